@@ -1,0 +1,123 @@
+"""What every kernel backend implements: shapes, dtypes and the layout of the KV cache.
+
+Letters used in shapes, here and in every kernel:
+
+    T   tokens of the step, of all sequences, flattened (no padding)
+    S   sequences of the step
+    Hq  query heads          Hk  key/value heads          D  head dimension
+    B   block size: token slots in a block (16)            N  blocks in the pool
+
+A *slot* is `block_id * B + offset`. A sequence's tokens are contiguous rows in the flattened tensors; row r of
+sequence s sits at `query_starts[s] <= r < query_starts[s + 1]` and at position
+`context_lens[s] - (query_starts[s + 1] - r)` of that sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionItem:
+    """One piece of attention work: a set of query rows over a run of blocks.
+
+    A *shared* item is a run of full blocks that every sequence in `sequences` has in its table and has already
+    computed: no mask is needed, and the run is read once for all of them. A *private* item has one sequence and the
+    rest of its blocks, with the causal mask.
+
+    Attributes:
+        sequences: indices of the sequences whose rows take part.
+        block_ids: the blocks of the run, in token order.
+        start: position of the run's first token.
+        num_tokens: tokens of the run (block multiple when shared).
+    """
+
+    sequences: tuple[int, ...]
+    block_ids: tuple[int, ...]
+    start: int
+    num_tokens: int
+
+    @property
+    def is_shared(self) -> bool:
+        return len(self.sequences) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """All that attention needs to know of a step. Built once per step, used by every layer.
+
+    Attributes:
+        query_starts: S + 1 row offsets; sequence s owns rows query_starts[s] .. query_starts[s + 1].
+        context_lens: S lengths of the context, the step's own tokens included.
+        block_tables: S lists of block ids covering context_lens tokens.
+        slots: int64 [T], the slot each token's key and value go to.
+        items: the work items; together they cover each sequence's context exactly once.
+    """
+
+    query_starts: Sequence[int]
+    context_lens: Sequence[int]
+    block_tables: Sequence[Sequence[int]]
+    slots: Tensor
+    items: Sequence[AttentionItem]
+
+
+class Kernels(Protocol):
+    """The ops of a transformer step. One object a device; `dispatch.py` chooses it.
+
+    All tensors are on the backend's device. Nothing is modified in place except the KV cache by `store_kv`.
+    """
+
+    name: str
+
+    def new_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        """Key and value storage of one layer, in the layout this backend's attention reads. Zero-initialised lazily
+        by the operating system: untouched pages cost no memory."""
+        ...
+
+    def copy_blocks(self, cache: Tensor, src_block_ids: Sequence[int], dst_block_ids: Sequence[int]) -> None:
+        """Copy whole blocks of a layer's key or value storage; every read happens before any write. Mutates `cache`."""
+        ...
+
+    def store_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+        """Write keys and values [T, Hk, D] to `slots` int64 [T]. Mutates both caches."""
+        ...
+
+    def attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> Tensor:
+        """Causal attention of query rows [T, Hq, D] over the paged context; returns [T, Hq, D].
+
+        Row at position p sees positions max(0, p - sliding_window + 1) .. p (all up to p when None). Query head h
+        reads key/value head h // (Hq // Hk). Same dtype as `query`."""
+        ...
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x [T, K] times weight [N, K] transposed, plus bias [N]: [T, N]."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x * rsqrt(mean(x^2) + eps) * weight over the last dimension; computed in fp32 (Zhang & Sennrich 2019)."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Layer normalisation over the last dimension."""
+        ...
+
+    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate x [T, H, D] in half-split pairs (i, i + R/2) of its first R = 2 * cos.shape[1] dimensions;
+        cos, sin [T, R/2] (Su et al. 2021)."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """gate_up [T, 2I] -> silu(first half) * second half: [T, I]."""
+        ...

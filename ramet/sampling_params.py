@@ -1,0 +1,178 @@
+"""SamplingParams: how one request wants its tokens chosen. The one module both the language and the engine import.
+
+Field names and meanings are those of vLLM's class of the same name. A value is checked when the object is built,
+so a bad one is reported where the user wrote it and never reaches the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as _replace
+from typing import Any
+
+MAX_SAMPLES = 128
+MAX_STOP_STRINGS = 32
+MAX_LOGPROBS = 1024
+
+
+class InvalidSamplingParams(ValueError):
+    """A sampling parameter is out of its range. The message names the field, the value and the limit."""
+
+
+def _fail(name: str, value: object, limit: str) -> None:
+    raise InvalidSamplingParams(f"{name}={value!r} is not allowed: {limit}")
+
+
+def _check_float(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
+    limit = f"it must be a number in {'(' if open_low else '['}{low:g}, {high:g}]"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return _fail(name, value, limit)
+    if value > high or value < low or (open_low and value == low):
+        _fail(name, value, limit)
+    return None
+
+
+def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    limit = f"it must be an integer of at least {low}" + (f" and at most {high}" if high is not None else "")
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        _fail(name, value, limit)
+
+
+def _as_tuple(name: str, value: object, kind: type) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, Iterable):
+        _fail(name, value, f"it must be a list of {kind.__name__}")
+        return ()
+    items = tuple(value)
+    for item in items:
+        if not isinstance(item, kind) or isinstance(item, bool):
+            _fail(name, value, f"every item must be of type {kind.__name__}, {item!r} is not")
+    return items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request wants its tokens chosen.
+
+    Attributes:
+        n: number of independent samples, each with its own random stream.
+        temperature: 0 is greedy; the logits are divided by it otherwise.
+        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
+        top_k: keep this many of the most likely tokens; 0 or -1 keeps all.
+        min_p: keep tokens at least this fraction as likely as the most likely one, in [0, 1].
+        repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or output.
+        presence_penalty: subtracted once from the logit of every token already generated, in [-2, 2].
+        frequency_penalty: subtracted per occurrence in what was generated, in [-2, 2].
+        seed: makes the samples repeatable whatever else runs; None draws a fresh one per request.
+        max_tokens: most tokens to generate; None means up to the model's context limit.
+        min_tokens: end-of-sequence and stop tokens are not sampled before this many tokens.
+        stop: strings that end the generation; they are not part of the text unless include_stop_str_in_output.
+        stop_token_ids: token ids that end the generation.
+        ignore_eos: go on past the model's own end-of-sequence tokens.
+        logit_bias: token id to a value in [-100, 100] added to its logit.
+        logprobs: how many of the most likely tokens to report per generated token (0: the sampled one only).
+        prompt_logprobs: the same for the prompt's tokens; right for cached positions too.
+        skip_special_tokens: leave special tokens out of the text (their ids stay in token_ids).
+        include_stop_str_in_output: keep the stop string at the end of the text.
+
+    Raises:
+        InvalidSamplingParams: a value is out of range.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: str | Iterable[str] | None = ()
+    stop_token_ids: Iterable[int] | None = ()
+    ignore_eos: bool = False
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_sampling()
+        self._check_lengths()
+        self._check_stops()
+        self._check_logit_bias()
+
+    def _check_sampling(self) -> None:
+        _check_int("n", self.n, 1, MAX_SAMPLES)
+        _check_float("temperature", self.temperature, 0.0, 100.0)
+        _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _check_int("top_k", self.top_k, -1)
+        _check_float("min_p", self.min_p, 0.0, 1.0)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_low=True)
+        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, 2**63 - 1)
+
+    def _check_lengths(self) -> None:
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 1)
+        _check_int("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            _fail("min_tokens", self.min_tokens, f"it must not exceed max_tokens={self.max_tokens}")
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_int(name, value, 0, MAX_LOGPROBS)
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                _fail(name, getattr(self, name), "it must be True or False")
+
+    def _check_stops(self) -> None:
+        stop = _as_tuple("stop", self.stop, str)
+        if len(stop) > MAX_STOP_STRINGS:
+            _fail("stop", f"{len(stop)} strings", f"at most {MAX_STOP_STRINGS} stop strings are allowed")
+        if "" in stop:
+            _fail("stop", list(stop), "a stop string must not be empty")
+        stop_token_ids = _as_tuple("stop_token_ids", self.stop_token_ids, int)
+        for token_id in stop_token_ids:
+            _check_int("stop_token_ids", token_id, 0)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", stop_token_ids)
+
+    def _check_logit_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, Mapping):
+            _fail("logit_bias", self.logit_bias, "it must map token ids to numbers")
+        for token_id, bias in self.logit_bias.items():
+            _check_int("logit_bias", token_id, 0)
+            _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` after normalisation."""
+        assert isinstance(self.stop, tuple)
+        return self.stop
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """`stop_token_ids` after normalisation."""
+        assert isinstance(self.stop_token_ids, tuple)
+        return self.stop_token_ids
+
+    def replace(self, **changes: Any) -> SamplingParams:
+        """A copy with some fields changed, checked again."""
+        return _replace(self, **changes)
