@@ -1,4 +1,4 @@
-"""What every kernel backend implements: shapes, dtypes and the layout of the KV cache.
+"""What every kernel backend implements: shapes, dtypes and what an op may touch.
 
 Letters used in shapes, here and in every kernel:
 
@@ -10,6 +10,17 @@ Letters used in shapes, here and in every kernel:
 A *slot* is `block_id * B + offset`. A sequence's tokens are contiguous rows in the flattened tensors; row r of
 sequence s sits at `query_starts[s] <= r < query_starts[s + 1]` and at position
 `context_lens[s] - (query_starts[s + 1] - r)` of that sequence.
+
+The life of a step:
+
+    metadata = build_attention_metadata(...)          # attention_plan.py: pure Python, the same for every backend
+    metadata = kernels.prepare_attention(metadata)    # once a step: index tensors and masks on the device
+    for each layer:
+        kernels.store_kv(key, value, key_cache, value_cache, metadata.slots)
+        kernels.attention(query, key_cache, value_cache, metadata, scale, sliding_window)
+
+The layout of a KV cache is the backend's own business: only `new_kv_cache`, `copy_blocks`, `store_kv` and `attention`
+of the same backend read it. Ops trust their arguments (the engine checks at its border) and assert what is cheap.
 """
 
 from __future__ import annotations
@@ -18,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -46,18 +58,22 @@ class AttentionItem:
         return len(self.sequences) > 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttentionMetadata:
     """All that attention needs to know of a step. Built once per step, used by every layer.
 
+    A backend's `prepare_attention` may return a subclass that also holds what it derived from these fields.
+
     Attributes:
+        block_size: token slots in a block, B.
         query_starts: S + 1 row offsets; sequence s owns rows query_starts[s] .. query_starts[s + 1].
         context_lens: S lengths of the context, the step's own tokens included.
         block_tables: S lists of block ids covering context_lens tokens.
-        slots: int64 [T], the slot each token's key and value go to.
+        slots: int64 [T], the slot each token's key and value go to; all different.
         items: the work items; together they cover each sequence's context exactly once.
     """
 
+    block_size: int
     query_starts: Sequence[int]
     context_lens: Sequence[int]
     block_tables: Sequence[Sequence[int]]
@@ -68,14 +84,30 @@ class AttentionMetadata:
 class Kernels(Protocol):
     """The ops of a transformer step. One object a device; `dispatch.py` chooses it.
 
-    All tensors are on the backend's device. Nothing is modified in place except the KV cache by `store_kv`.
+    All tensors are on the backend's device. Nothing is modified in place except the KV cache, by `store_kv` and
+    `copy_blocks`. Results are new tensors of any strides: callers use `reshape`, not `view`, where it matters.
+
+    Attributes:
+        name: the backend's key in `dispatch.py`.
+        device: where its tensors live.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
     def new_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-        """Key and value storage of one layer, in the layout this backend's attention reads. Zero-initialised lazily
-        by the operating system: untouched pages cost no memory."""
+        """Key and value storage of one layer, in the layout this backend's attention reads. On a CPU it is zeroed
+        lazily by the operating system: a page costs no memory before it is written."""
+        ...
+
+    def prepare_attention(self, metadata: AttentionMetadata) -> AttentionMetadata:
+        """Derive what `attention` needs of a step beyond the plan itself (index tensors, masks), once for all layers.
+
+        The result is passed to `attention`; it may be used by one thread at a time. `attention` also takes plain
+        metadata, and then prepares it in every call."""
         ...
 
     def copy_blocks(self, cache: Tensor, src_block_ids: Sequence[int], dst_block_ids: Sequence[int]) -> None:
@@ -98,7 +130,8 @@ class Kernels(Protocol):
         """Causal attention of query rows [T, Hq, D] over the paged context; returns [T, Hq, D].
 
         Row at position p sees positions max(0, p - sliding_window + 1) .. p (all up to p when None). Query head h
-        reads key/value head h // (Hq // Hk). Same dtype as `query`."""
+        reads key/value head h // (Hq // Hk). The step's own keys and values must have been stored. Slots that no row
+        sees are not read, whatever they hold. Same dtype as `query`."""
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -110,12 +143,12 @@ class Kernels(Protocol):
         ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """Layer normalisation over the last dimension."""
+        """(x - mean) * rsqrt(variance + eps) * weight + bias over the last dimension; computed in fp32 (Ba et al. 2016)."""
         ...
 
     def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotate x [T, H, D] in half-split pairs (i, i + R/2) of its first R = 2 * cos.shape[1] dimensions;
-        cos, sin [T, R/2] (Su et al. 2021)."""
+        """Rotate x [T, H, D] in half-split pairs (i, i + R/2) of its first R = 2 * cos.shape[1] dimensions; the rest
+        passes through. cos, sin [T, R/2], fp32 (Su et al. 2021, section 3.4)."""
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
