@@ -1,0 +1,127 @@
+"""EngineConfig: every option of the engine, checked when it is built. The environment is read nowhere else.
+
+`RAMET_MODEL`, `RAMET_NUM_THREADS` and `RAMET_KV_CACHE_MEMORY` give defaults; `RAMET_CACHE_DIR` is where converted
+tokenizers and built libraries are kept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .errors import InvalidConfigError
+
+GIB = 1 << 30
+DEFAULT_KV_CACHE_MEMORY = 2 * GIB
+
+
+def cache_dir() -> Path:
+    """Directory for derived files that can be rebuilt at any time: RAMET_CACHE_DIR, or the user's cache directory."""
+    explicit = os.environ.get("RAMET_CACHE_DIR")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "ramet"
+
+
+def default_model() -> str:
+    """RAMET_MODEL, or the model bundled in the `demo` extra."""
+    return os.environ.get("RAMET_MODEL", "smollm2")
+
+
+def default_num_threads() -> int:
+    """RAMET_NUM_THREADS, or the cores this process may use."""
+    value = _env_int("RAMET_NUM_THREADS")
+    if value is not None:
+        return value
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_kv_cache_memory() -> int:
+    """RAMET_KV_CACHE_MEMORY in bytes, or 2 GiB but at most a quarter of the machine's memory."""
+    value = _env_int("RAMET_KV_CACHE_MEMORY")
+    if value is not None:
+        return value
+    return min(DEFAULT_KV_CACHE_MEMORY, _physical_memory() // 4)
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not a POSIX system
+        return 8 * GIB
+
+
+def _env_int(name: str) -> int | None:
+    text = os.environ.get(name)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidConfigError(f"environment variable {name}={text!r} must be a positive integer")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Options of the engine. Names are vLLM's and SGLang's where those exist.
+
+    Attributes:
+        max_model_len: longest context in tokens; None takes the model's own limit.
+        block_size: token slots in a block.
+        num_blocks: blocks in the pool; None sizes the pool from kv_cache_memory.
+        kv_cache_memory: bytes for the pool when num_blocks is None. Pages are touched only as blocks are used.
+        max_num_batched_tokens: most tokens computed in one step.
+        max_num_seqs: most sequences in one step.
+        max_num_logit_rows: most rows of logits in one step; bounds the memory that prompt logprobs take.
+        enable_chunked_prefill: let a prompt be computed over several steps.
+        long_prefill_token_threshold: most prompt tokens of one sequence in a step while others run; 0 is off.
+        schedule_policy: order of the waiting queue (see runtime/policies).
+        reserve: "estimate" admits on the expected length, "max" only when the longest outcome fits (Orca).
+        schedule_conservativeness: scales the expected number of new tokens; higher preempts less.
+        enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
+        eviction_policy: which unlocked blocks go first (see radix/eviction).
+        seed: base of the seeds of requests that bring none; None draws it from the system.
+        check_invariants: check the cache after every step (slow; for tests and debugging).
+    """
+
+    max_model_len: int | None = None
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_memory: int | None = None
+    max_num_batched_tokens: int = 512
+    max_num_seqs: int = 256
+    max_num_logit_rows: int = 512
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    schedule_policy: str = "lpm"
+    reserve: Literal["estimate", "max"] = "estimate"
+    schedule_conservativeness: float = 1.0
+    enable_prefix_caching: bool = True
+    eviction_policy: str = "lru"
+    seed: int | None = None
+    check_invariants: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_num_logit_rows"):
+            self._check_positive(name, getattr(self, name))
+        for name in ("max_model_len", "num_blocks", "kv_cache_memory"):
+            value = getattr(self, name)
+            if value is not None:
+                self._check_positive(name, value)
+        if self.long_prefill_token_threshold < 0:
+            raise InvalidConfigError(
+                f"long_prefill_token_threshold={self.long_prefill_token_threshold} must be 0 (off) or more"
+            )
+        if self.reserve not in ("estimate", "max"):
+            raise InvalidConfigError(f"reserve={self.reserve!r} must be 'estimate' or 'max'")
+        if not 0.0 <= self.schedule_conservativeness <= 100.0:
+            raise InvalidConfigError(
+                f"schedule_conservativeness={self.schedule_conservativeness!r} must lie in [0, 100]"
+            )
+
+    @staticmethod
+    def _check_positive(name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidConfigError(f"{name}={value!r} must be a positive integer")

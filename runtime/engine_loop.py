@@ -1,0 +1,233 @@
+"""EngineLoop: the one thread that owns an engine, and the handles other threads hold.
+
+    any thread                      engine thread
+    ----------                      -------------
+    submit(request) --- inbox --->  engine.add_request
+                                    engine.step  -> chunks
+    handle.stream()  <-- chunks --  handle of that request
+    handle.abort()  --- inbox --->  engine.abort_request
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TypeVar
+
+from .engine import Engine
+from .errors import EngineStoppedError
+from .outputs import FinishReason, OutputChunk, RequestMetrics, RequestOutput
+from .request import Request
+from .request_check import check_request
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class RequestHandle:
+    """A submitted request as its owner sees it. Every method may be called from any thread.
+
+    Chunks are kept, so a stream started late or a second time begins at the first chunk.
+    """
+
+    def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
+        self.request = request
+        self._abort = abort
+        self._changed = threading.Condition()
+        self._chunks: list[OutputChunk] = []
+        self._output: RequestOutput | None = None
+        self._callbacks: list[Callable[[RequestHandle], None]] = []
+
+    @property
+    def is_done(self) -> bool:
+        return self._output is not None
+
+    def result(self, timeout: float | None = None) -> RequestOutput:
+        """Wait for the end and return the output.
+
+        Raises:
+            TimeoutError: it did not end in `timeout` seconds; it goes on running.
+            GenerationError: it failed or was aborted.
+        """
+        output = self.wait(timeout)
+        if output.error is not None:
+            raise output.error
+        return output
+
+    def wait(self, timeout: float | None = None) -> RequestOutput:
+        """Like `result`, but a failure is returned inside the output."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._output is not None, timeout):
+                raise TimeoutError(f"request {self.request.request_id} did not finish within {timeout} s")
+            assert self._output is not None
+            return self._output
+
+    def stream(self) -> Iterator[OutputChunk]:
+        """Every chunk from the first on, as they come.
+
+        Raises:
+            GenerationError: after the last chunk, if the request failed or was aborted.
+        """
+        for idx in itertools.count():
+            with self._changed:
+                self._changed.wait_for(lambda idx=idx: len(self._chunks) > idx)  # type: ignore[misc]
+                chunk = self._chunks[idx]
+            if chunk.output is not None and chunk.output.error is not None:
+                raise chunk.output.error
+            yield chunk
+            if chunk.output is not None:
+                return
+
+    def abort(self) -> None:
+        """Cancel it. Its blocks are free after the engine's next step; `result` then raises RequestAbortedError."""
+        if not self.is_done:
+            self._abort(self.request.request_id)
+
+    def add_done_callback(self, callback: Callable[[RequestHandle], None]) -> None:
+        """Call it when the request has ended (at once if it has). It runs on the engine's thread: keep it short."""
+        with self._changed:
+            if self._output is None:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def publish(self, chunk: OutputChunk) -> None:
+        """Engine side: append a chunk; the last one carries the output."""
+        with self._changed:
+            self._chunks.append(chunk)
+            self._output = chunk.output
+            callbacks = self._callbacks if chunk.output is not None else []
+            self._changed.notify_all()
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:
+                logger.exception("A done-callback of request %s raised", self.request.request_id)
+
+
+class EngineLoop:
+    """Runs an engine on a thread of its own until `shutdown`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._wakeup = threading.Condition()
+        self._inbox: list[Callable[[], None]] = []
+        self._handles: dict[str, RequestHandle] = {}
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="ramet-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> RequestHandle:
+        """Queue a request.
+
+        Raises:
+            InvalidRequestError: refused; nothing was queued.
+            EngineStoppedError: the loop was shut down.
+        """
+        return self.submit_many([request])[0]
+
+    def submit_many(self, requests: list[Request]) -> list[RequestHandle]:
+        """Queue requests so that the same step takes them in. All are refused if one is."""
+        for request in requests:
+            check_request(request, self._engine.limits)
+        handles = [RequestHandle(request, self._post_abort) for request in requests]
+        self._post(lambda: self._take_in(handles))
+        return handles
+
+    def call(self, function: Callable[[Engine], T]) -> T:
+        """Run a function on the engine's thread between two steps and return its result."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(self._engine))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._post(run)
+        return future.result()
+
+    def shutdown(self) -> None:
+        """Stop the thread. Requests still running end with EngineStoppedError. Idempotent."""
+        with self._wakeup:
+            self._is_stopping = True
+            self._wakeup.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _post(self, message: Callable[[], None]) -> None:
+        with self._wakeup:
+            if self._is_stopping:
+                raise EngineStoppedError("the engine was shut down; create a new LLM")
+            self._inbox.append(message)
+            self._wakeup.notify()
+
+    def _post_abort(self, request_id: str) -> None:
+        try:
+            self._post(lambda: self._engine.abort_request(request_id))
+        except EngineStoppedError:  # it ended with the engine
+            return
+
+    def _take_in(self, handles: list[RequestHandle]) -> None:
+        for handle in handles:
+            try:
+                self._engine.add_request(handle.request)
+            except Exception as error:
+                handle.publish(_failed(handle.request, error))
+            else:
+                self._handles[handle.request.request_id] = handle
+
+    def _run(self) -> None:
+        while True:
+            with self._wakeup:
+                self._wakeup.wait_for(lambda: self._inbox or self._is_stopping or self._engine.has_work)
+                inbox, self._inbox = self._inbox, []
+                is_stopping = self._is_stopping
+            for message in inbox:
+                message()
+            if is_stopping:
+                return self._end_all(EngineStoppedError("the engine was shut down while this request ran"))
+            if self._engine.has_work:
+                try:
+                    self._publish(self._engine.step())
+                except BaseException as error:
+                    logger.exception("The engine broke an invariant and stops")
+                    with self._wakeup:
+                        self._is_stopping = True
+                    return self._end_all(error)
+
+    def _publish(self, chunks: list[OutputChunk]) -> None:
+        for chunk in chunks:
+            handle = self._handles[chunk.request_id]
+            if chunk.output is not None:
+                del self._handles[chunk.request_id]
+            handle.publish(chunk)
+
+    def _end_all(self, cause: BaseException) -> None:
+        with self._wakeup:
+            inbox, self._inbox = self._inbox, []
+        for message in inbox:
+            message()
+        handles, self._handles = self._handles, {}
+        for handle in handles.values():
+            error = EngineStoppedError(f"request {handle.request.request_id} ended with the engine: {cause!r}")
+            error.__cause__ = cause
+            handle.publish(_failed(handle.request, error))
+
+
+def _failed(request: Request, error: Exception) -> OutputChunk:
+    output = RequestOutput(
+        request_id=request.request_id,
+        prompt=request.prompt,
+        prompt_token_ids=list(request.prompt_token_ids),
+        prompt_logprobs=None,
+        outputs=[],
+        finished=True,
+        metrics=RequestMetrics(arrival_time=request.arrival_time),
+        num_cached_tokens=0,
+        error=error,
+    )
+    return OutputChunk(request.request_id, 0, "", (), finish_reason=FinishReason.ERROR, output=output)

@@ -1,0 +1,27 @@
+"""The errors a user of the runtime can meet. Each message says what, which value, which limit, and what to do."""
+
+from __future__ import annotations
+
+
+class RametError(Exception):
+    """Base of every error the runtime raises on purpose."""
+
+
+class InvalidRequestError(RametError, ValueError):
+    """A request is malformed or can never be served; it was refused at submit and nothing was queued."""
+
+
+class InvalidConfigError(RametError, ValueError):
+    """An engine option is out of range or contradicts another one."""
+
+
+class GenerationError(RametError, RuntimeError):
+    """This request failed while it ran; others are unaffected."""
+
+
+class RequestAbortedError(GenerationError):
+    """The request was cancelled before it finished."""
+
+
+class EngineStoppedError(RametError, RuntimeError):
+    """The engine was shut down; it takes no more requests."""

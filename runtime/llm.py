@@ -1,0 +1,253 @@
+"""LLM: a model and its engine in this process; `generate`, `chat` and `stream` for those who have prompts, not programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..kernels.dispatch import select_kernels
+from ..sampling_params import SamplingParams
+from .config import EngineConfig, default_kv_cache_memory, default_model, default_num_threads
+from .engine import Engine
+from .engine_loop import EngineLoop, RequestHandle
+from .errors import InvalidConfigError, InvalidRequestError
+from .kv_cache import KVCache
+from .metrics import EngineMetrics
+from .outputs import OutputChunk, RequestOutput
+from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
+from .request import Request
+from .request_check import check_request
+from .runner import ModelRunner
+from .tokenizer import load_tokenizer
+from .weights.load import load_model
+from .weights.resolve import resolve_model
+
+
+class LLM:
+    """A loaded model behind a continuous-batching engine with a prefix cache.
+
+    Args:
+        model: "smollm2" (the bundled model, the default), a `.gguf` file, a Hugging Face directory with safetensors,
+            or a hub id where there is a network.
+        device: "auto" or a torch device.
+        num_threads: CPU threads of the kernels; None takes the cores available.
+        show_progress: draw progress bars while loading; None does so on a terminal.
+        engine_options: any field of EngineConfig, such as num_blocks=..., max_num_batched_tokens=....
+
+    Raises:
+        ModelLoadError: the model cannot be found or read.
+        InvalidConfigError: an option is unknown or out of range.
+
+    Attributes:
+        tokenizer: the model's tokenizer.
+        config: the engine's options.
+        model_name: what was asked for.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        device: str = "auto",
+        num_threads: int | None = None,
+        show_progress: bool | None = None,
+        **engine_options: Any,
+    ) -> None:
+        self.config = _engine_config(engine_options)
+        self.model_name = model or default_model()
+        self.num_threads = num_threads or default_num_threads()
+        torch.set_num_threads(self.num_threads)
+        kernels = select_kernels(device)
+        checkpoint = resolve_model(self.model_name)
+        self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
+        with _ProgressBar("Loading weights", show_progress) as progress:
+            network = load_model(
+                checkpoint, kernels, max_model_len=self.config.max_model_len, on_progress=progress.update
+            )
+        self.model_config = network.config
+        self.kernels_name = kernels.name
+        runner = ModelRunner(network, kernels, _num_blocks(self.config, network.config), self.config.block_size)
+        max_model_len = min(
+            network.config.max_position_embeddings, self.config.max_model_len or network.config.max_position_embeddings
+        )
+        self._engine = Engine(self.config, runner, self.tokenizer, max_model_len)
+        self._loop = EngineLoop(self._engine)
+        self._request_ids = itertools.count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Run prompts to their end; one output per prompt, in order.
+
+        Args:
+            prompts: one or many of: text, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of chat messages.
+            sampling_params: one for all, or one per prompt; None takes the defaults.
+            use_tqdm: draw a progress bar; None does so on a terminal when there are several prompts.
+
+        Raises:
+            InvalidRequestError: a prompt is refused; the message names its index, and none is run.
+
+        A prompt that fails while it runs does not disturb the others: its output has `error` set.
+        """
+        prompt_list = as_prompt_list(prompts)
+        params_list = _one_per_prompt(sampling_params, len(prompt_list))
+        requests = [
+            _named(idx, lambda prompt=prompt, params=params: self._request(prompt, params))  # type: ignore[misc]
+            for idx, (prompt, params) in enumerate(zip(prompt_list, params_list, strict=True))
+        ]
+        handles = self._loop.submit_many(requests)
+        return self._wait_all(handles, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Like `generate` for one conversation (a list of messages) or a list of conversations."""
+        conversations = [messages] if is_conversation(messages) else list(messages)
+        for idx, conversation in enumerate(conversations):
+            if not is_conversation(conversation):
+                raise InvalidRequestError(
+                    f"conversation {idx} must be a non-empty list of messages with 'role' and 'content', "
+                    f"not {conversation!r}"
+                )
+        return self.generate(conversations, sampling_params, use_tqdm=use_tqdm)
+
+    def submit(self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Any) -> RequestHandle:
+        """Queue one prompt and return at once; `request_fields` are fields of Request such as priority."""
+        return self._loop.submit(self._request(prompt, sampling_params or SamplingParams(), **request_fields))
+
+    def submit_request(self, request: Request) -> RequestHandle:
+        """Queue a finished Request; its id must be unique among those alive."""
+        return self._loop.submit(request)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputChunk]:
+        """Run one prompt and yield what each step adds. Leaving the loop early cancels the request."""
+        handle = self.submit(prompt, sampling_params)
+        try:
+            yield from handle.stream()
+        finally:
+            handle.abort()
+
+    def new_request_id(self) -> str:
+        return f"request-{next(self._request_ids)}"
+
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached block that no running request holds. Returns how many blocks were freed."""
+        return self._loop.call(lambda engine: engine.reset_prefix_cache())
+
+    def metrics(self) -> EngineMetrics:
+        """Counters and phase times so far."""
+        return self._loop.call(lambda engine: engine.metrics.snapshot())
+
+    @property
+    def max_model_len(self) -> int:
+        return self._engine.limits.max_model_len
+
+    def shutdown(self) -> None:
+        """Stop the engine's thread. Idempotent."""
+        self._loop.shutdown()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _request(self, prompt: Prompt, params: SamplingParams, **request_fields: Any) -> Request:
+        text, token_ids = tokenize_prompt(prompt, self.tokenizer)
+        request = Request(
+            request_id=self.new_request_id(),
+            prompt=text,
+            prompt_token_ids=token_ids,
+            sampling_params=params,
+            **request_fields,
+        )
+        check_request(request, self._engine.limits)
+        return request
+
+    def _wait_all(self, handles: list[RequestHandle], use_tqdm: bool | None) -> list[RequestOutput]:
+        is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and sys.stderr.isatty()
+        try:
+            return [
+                handle.wait()
+                for handle in tqdm(handles, desc="Generating", unit="prompt", disable=not is_shown, leave=False)
+            ]
+        except BaseException:  # Ctrl-C included: nothing goes on behind the caller's back
+            for handle in handles:
+                handle.abort()
+            raise
+
+
+class _ProgressBar:
+    """A tqdm bar that learns its total with the first update."""
+
+    def __init__(self, description: str, is_shown: bool | None) -> None:
+        self._bar = tqdm(
+            desc=description, unit="tensor", leave=False, disable=not (sys.stderr.isatty() if is_shown is None else is_shown)
+        )
+
+    def update(self, done: int, total: int) -> None:
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def __enter__(self) -> _ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def _engine_config(options: dict[str, Any]) -> EngineConfig:
+    known = {option.name for option in dataclasses.fields(EngineConfig)}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise InvalidConfigError(f"unknown option {unknown[0]!r}; the engine knows {sorted(known)}")
+    return EngineConfig(**options)
+
+
+def _one_per_prompt(
+    sampling_params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    if sampling_params is None:
+        return [SamplingParams()] * num_prompts
+    if isinstance(sampling_params, SamplingParams):
+        return [sampling_params] * num_prompts
+    params_list = list(sampling_params)
+    if len(params_list) != num_prompts:
+        raise InvalidRequestError(
+            f"{len(params_list)} sampling_params for {num_prompts} prompts: give one for all or one per prompt"
+        )
+    for idx, params in enumerate(params_list):
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"sampling_params[{idx}] must be a SamplingParams, not {params!r}")
+    return params_list
+
+
+def _named(idx: int, make: Callable[[], Request]) -> Request:
+    try:
+        return make()
+    except ValueError as error:
+        raise InvalidRequestError(f"prompt {idx}: {error}") from error
+
+
+def _num_blocks(config: EngineConfig, model_config: Any) -> int:
+    if config.num_blocks is not None:
+        return config.num_blocks
+    budget = config.kv_cache_memory or default_kv_cache_memory()
+    return KVCache.num_blocks_in(budget, model_config, config.block_size)

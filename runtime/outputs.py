@@ -1,0 +1,113 @@
+"""What the engine hands back: RequestOutput when a request has ended, OutputChunk while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .logprobs import Logprob
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    """End of sequence, a stop token or a stop string; `stop_reason` tells which."""
+    LENGTH = "length"
+    """max_tokens or the context limit."""
+    ABORT = "abort"
+    """Cancelled by the caller."""
+    ERROR = "error"
+    """Failed; `error` tells why."""
+
+
+TokenLogprobs = dict[int, Logprob]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One generated sample of a request.
+
+    Attributes:
+        index: which of the n samples.
+        text: the text without the stop string.
+        token_ids: every generated token, the stop token included.
+        cumulative_logprob: sum of the sampled tokens' logprobs, None unless logprobs were asked for.
+        logprobs: one dict per token: the sampled token and the most likely ones.
+        finish_reason: None while it runs.
+        stop_reason: the stop string or stop token id that ended it, None for end of sequence.
+        num_text_tokens: leading tokens that lie wholly inside `text`.
+        leftover_text: the end of `text` that comes from a token cut by a stop string.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_text_tokens: int = 0
+    leftover_text: str = ""
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times of a request in seconds on the monotonic clock, and what the cache saved it.
+
+    Attributes:
+        num_computed_prompt_tokens: prompt tokens that went through the model, over all samples.
+        num_preemptions: times one of its sequences lost its blocks.
+    """
+
+    arrival_time: float
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    finished_time: float | None = None
+    num_computed_prompt_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A request and what came of it; field names are vLLM's.
+
+    Attributes:
+        num_cached_tokens: prompt tokens the first sample found in the cache.
+        prompt_logprobs: one entry per prompt token if asked for; None for the first and for those not asked for.
+        error: why it failed, None otherwise.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[TokenLogprobs | None] | None
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: RequestMetrics
+    num_cached_tokens: int
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """What one step added to one sample.
+
+    Attributes:
+        text: new text that is safe to show: whole characters, nothing that may yet become a stop string.
+        token_ids: new tokens; their text may follow in a later chunk.
+        output: the whole result, on the request's last chunk only.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    output: RequestOutput | None = None

@@ -1,0 +1,36 @@
+"""Request: one frozen ask, as it was submitted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from ..sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One ask of the engine: a prompt and how to continue it.
+
+    Attributes:
+        request_id: unique among the requests that are alive.
+        prompt_token_ids: the prompt; never empty.
+        prompt: its text, if there was one; only handed back in the output.
+        arrival_time: seconds on the monotonic clock.
+        priority: lower is served earlier under the `priority` policy.
+        cache_namespace: requests share cached blocks only within a namespace.
+        shared_prefix_len: this many leading tokens are known to be shared with sibling requests (a fork); the
+            scheduler computes them once even where the gain is less than a block.
+        prompt_logprobs_start: first position whose prompt logprob is wanted; earlier ones are reported as None.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    prompt: str | None = None
+    arrival_time: float = field(default_factory=time.monotonic)
+    priority: int = 0
+    cache_namespace: Hashable = None
+    shared_prefix_len: int = 0
+    prompt_logprobs_start: int = 0

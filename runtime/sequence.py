@@ -1,0 +1,137 @@
+"""Sequence: the mutable life of one sample of a request in the engine."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from ..radix.block_table import BlockTable
+from .detokenizer import IncrementalDetokenizer
+from .outputs import FinishReason, TokenLogprobs
+from .request import Request
+
+
+class SequenceStatus(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Sequence:
+    """One sample of a request: its tokens, its blocks, and how far it has come.
+
+    Every step lets `num_computed_tokens` catch up with `num_tokens`; prefill, decode and recompute after preemption
+    are this one case.
+
+    Attributes:
+        token_ids: prompt and generated tokens; the block table reads the same list.
+        block_table: blocks held while running, None otherwise.
+        max_tokens: most tokens to generate, the context limit applied.
+        arrival_idx: order of arrival over the engine's life; breaks every tie.
+        num_overtaken: how often a later arrival was admitted first; cache-aware policies age by it.
+        num_matched_tokens: cached prefix when last looked at; what cache-aware policies order by.
+        prompt_logprobs: one entry per prompt token, filled as they become known.
+    """
+
+    __slots__ = (
+        "arrival_idx",
+        "block_table",
+        "cumulative_logprob",
+        "detokenizer",
+        "error",
+        "finish_reason",
+        "logprobs",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_matched_tokens",
+        "num_overtaken",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "prompt_logprobs",
+        "request",
+        "sample_idx",
+        "seed",
+        "status",
+        "stop_reason",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        sample_idx: int,
+        arrival_idx: int,
+        max_tokens: int,
+        seed: int,
+        detokenizer: IncrementalDetokenizer,
+    ) -> None:
+        self.request = request
+        self.sample_idx = sample_idx
+        self.arrival_idx = arrival_idx
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.detokenizer = detokenizer
+        self.token_ids = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.block_table: BlockTable | None = None
+        self.status = SequenceStatus.WAITING
+        self.num_cached_tokens: int | None = None
+        self.num_matched_tokens = 0
+        self.num_overtaken = 0
+        self.num_preemptions = 0
+        self.cumulative_logprob = 0.0
+        self.logprobs: list[TokenLogprobs] | None = [] if request.sampling_params.logprobs is not None else None
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = (
+            [None] * self.num_prompt_tokens if self.wants_prompt_logprobs else None
+        )
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.error: Exception | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        return 0 if self.block_table is None else self.block_table.num_computed_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Most tokens it may still generate."""
+        return self.max_tokens - self.num_output_tokens
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Only the first sample reports them: they are the same for all."""
+        return self.request.sampling_params.prompt_logprobs is not None and self.sample_idx == 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is SequenceStatus.FINISHED
+
+    def next_prompt_logprob(self) -> int:
+        """First prompt position whose logprob is wanted and not known yet; num_prompt_tokens if there is none."""
+        if self.prompt_logprobs is None:
+            return self.num_prompt_tokens
+        position = max(1, self.request.prompt_logprobs_start)
+        while position < self.num_prompt_tokens and self.prompt_logprobs[position] is not None:
+            position += 1
+        return position
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.request.request_id}/{self.sample_idx}, {self.status.name.lower()}, "
+            f"{self.num_computed_tokens}/{self.num_tokens} tokens computed)"
+        )
