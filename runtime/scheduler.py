@@ -150,25 +150,37 @@ class Scheduler:
 
     def _match(self, sequence: Sequence) -> PrefixMatch:
         """The cached prefix it can use. The last token is always computed: its logits choose the next one."""
-        namespace = sequence.request.cache_namespace
-        match = self.cache.match(sequence.token_ids, namespace=namespace, max_tokens=sequence.num_tokens - 1)
+        match = self._cached_prefix(sequence)
         limit = cacheable_prefix_len(sequence, match, self.cache)
         if limit >= match.num_tokens:
             return match
-        capped = self.cache.match(sequence.token_ids, namespace=namespace, max_tokens=limit)
-        return capped
+        namespace = sequence.request.cache_namespace
+        return self.cache.match(sequence.token_ids, namespace=namespace, max_tokens=limit)
+
+    def _cached_prefix(self, sequence: Sequence) -> PrefixMatch:
+        return self.cache.match(
+            sequence.token_ids, namespace=sequence.request.cache_namespace, max_tokens=sequence.num_tokens - 1
+        )
 
     def _is_worth_waiting(self, sequence: Sequence, match: PrefixMatch) -> bool:
         """A running sequence is about to compute more of this one's prefix: let it, and share the result.
 
         Never a deadlock: only running sequences have tables, and a running one advances or is preempted.
         """
-        if match.num_pending_tokens == 0:
+        num_pending_tokens = match.num_pending_tokens
+        if sequence.wants_prompt_logprobs:
+            # What the other computes helps only if it notes prompt logprobs as well.
+            match = self._cached_prefix(sequence)
+            is_noted = any(
+                other.block_table is match.pending_table and other.wants_prompt_logprobs for other in self.running
+            )
+            num_pending_tokens = max(num_pending_tokens, match.num_pending_tokens if is_noted else 0)
+        if num_pending_tokens == 0:
             return False
-        if match.num_pending_tokens >= self.cache.block_size:
+        if num_pending_tokens >= self.cache.block_size:
             return True
         shared_prefix_len = min(sequence.request.shared_prefix_len, sequence.num_tokens - 1)
-        return match.num_tokens < shared_prefix_len <= match.num_tokens + match.num_pending_tokens
+        return match.num_tokens < shared_prefix_len <= match.num_tokens + num_pending_tokens
 
     def _admit(self, sequence: Sequence, match: PrefixMatch, batch: Batch, budget: StepBudget) -> bool:
         """Give a waiting sequence its first blocks and a place in the step. False: it does not fit now."""

@@ -1,0 +1,154 @@
+"""A runner without a model, which knows exactly what every KV slot must hold, and an engine around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ramet.runtime.batch import Batch
+from ramet.runtime.config import EngineConfig
+from ramet.runtime.engine import Engine
+from ramet.runtime.outputs import RequestOutput
+from ramet.runtime.request import Request
+from ramet.sampling_params import SamplingParams
+
+VOCAB_SIZE = 101
+EOS = 100
+
+
+class FakeTokenizer:
+    """Token i is the character chr(33 + i); the last one is end-of-sequence."""
+
+    eos_token_ids = frozenset({EOS})
+    bos_token_id = None
+    vocab_size = VOCAB_SIZE
+    special_token_ids = frozenset({EOS})
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id == EOS else chr(33 + token_id).encode()
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id == EOS
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(self.token_bytes(token_id).decode() for token_id in token_ids)
+
+
+class FakeRunner:
+    """Keeps in every slot the history (token after token) that its key and value would encode.
+
+    Each step it checks that a sequence's whole context reads back as its own history, that no slot is written twice,
+    and that no block of the tree is ever written. Its logits are a function of the history alone.
+    """
+
+    vocab_size = VOCAB_SIZE
+
+    def __init__(self, num_blocks: int, block_size: int = 16, eos_bias: float = 0.0) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.eos_bias = eos_bias
+        self.slots: list[tuple[int, ...] | int | None] = [None] * (num_blocks * block_size)
+        self.num_computed_tokens = 0
+        self.num_copied_blocks = 0
+        self.batches: list[list[tuple[str, int, int]]] = []
+        self.fail_next: Exception | None = None
+        self.nan_for: set[str] = set()
+
+    def forward(self, batch: Batch) -> Tensor:
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        self._copy(batch)
+        written: set[int] = set()
+        rows: list[Tensor] = []
+        for part in batch.scheduled:
+            table = part.sequence.block_table
+            assert table is not None
+            assert part.start == table.num_computed_tokens
+            assert table.num_committed_tokens <= part.start
+            history = 0
+            for position in range(part.end):
+                slot = table.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+                history = hash((history, part.sequence.token_ids[position]))
+                if position < part.start:
+                    assert self.slots[slot] == history, f"{part.sequence} reads a stale slot at {position}"
+                else:
+                    assert slot not in written, f"slot {slot} is written twice in one step"
+                    written.add(slot)
+                    self.slots[slot] = history
+                    if position - part.start >= part.logits_from:
+                        rows.append(self._logits(history, part.sequence.request.request_id))
+            self.num_computed_tokens += part.num_new_tokens
+        self.batches.append(
+            [(part.sequence.request.request_id, part.start, part.num_new_tokens) for part in batch.scheduled]
+        )
+        return torch.stack(rows) if rows else torch.empty(0, VOCAB_SIZE)
+
+    def _copy(self, batch: Batch) -> None:
+        size = self.block_size
+        contents = [
+            self.slots[copy.src_block_id * size : copy.src_block_id * size + copy.num_tokens]
+            for copy in batch.block_copies
+        ]
+        for copy, content in zip(batch.block_copies, contents, strict=True):
+            start = copy.dst_block_id * size
+            self.slots[start : start + size] = content + [None] * (size - copy.num_tokens)
+            self.num_copied_blocks += 1
+
+    def _logits(self, history: int, request_id: str) -> Tensor:
+        if request_id in self.nan_for:
+            return torch.full((VOCAB_SIZE,), float("nan"))
+        generator = torch.Generator().manual_seed(history & 0x7FFFFFFFFFFFFFFF)
+        logits = torch.randn(VOCAB_SIZE, generator=generator)
+        logits[EOS] += self.eos_bias
+        return logits
+
+
+def run_to_end(engine: Engine, max_steps: int = 10_000) -> dict[str, RequestOutput]:
+    """Step until nothing is left; the outputs by request id."""
+    outputs = {}
+    for _ in range(max_steps):
+        if not engine.has_work:
+            return outputs
+        for chunk in engine.step():
+            if chunk.output is not None:
+                outputs[chunk.request_id] = chunk.output
+    raise AssertionError(f"not finished after {max_steps} steps")
+
+
+def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
+    """A request; keyword arguments that are fields of Request go there, the others to SamplingParams."""
+    own = {"priority", "cache_namespace", "shared_prefix_len", "prompt_logprobs_start"}
+    params = {"temperature": 0.0, "max_tokens": 8} | {key: value for key, value in fields.items() if key not in own}
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=tuple(prompt),
+        sampling_params=SamplingParams(**params),
+        **{key: value for key, value in fields.items() if key in own},
+    )
+
+
+@pytest.fixture
+def make_engine() -> Callable[..., Engine]:
+    """Build an engine over a FakeRunner; invariants are checked after every step."""
+
+    def build(num_blocks: int = 64, eos_bias: float = 0.0, max_model_len: int = 4096, **options: Any) -> Engine:
+        config = EngineConfig(seed=0, check_invariants=True, num_blocks=num_blocks, **options)
+        runner = FakeRunner(num_blocks, config.block_size, eos_bias)
+        return Engine(config, runner, FakeTokenizer(), max_model_len)  # type: ignore[arg-type]
+
+    return build
+
+
+@pytest.fixture
+def run() -> Callable[..., dict[str, RequestOutput]]:
+    return run_to_end
+
+
+@pytest.fixture
+def request_of() -> Callable[..., Request]:
+    return make_request

@@ -1,0 +1,112 @@
+"""Thousands of random steps over a runner that knows what every slot must hold."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+OPTIONS = [
+    {"schedule_policy": "lpm", "num_blocks": 12, "max_num_batched_tokens": 24, "max_num_seqs": 8},
+    {"schedule_policy": "fcfs", "num_blocks": 10, "max_num_batched_tokens": 64, "max_num_seqs": 4},
+    {"schedule_policy": "priority", "num_blocks": 16, "max_num_batched_tokens": 9, "max_num_seqs": 9, "block_size": 4},
+    {"schedule_policy": "lpm", "num_blocks": 40, "long_prefill_token_threshold": 5, "schedule_conservativeness": 0.0},
+    {"schedule_policy": "lpm", "num_blocks": 12, "enable_prefix_caching": False, "schedule_conservativeness": 0.0},
+]
+
+
+class Chaos:
+    """Draws requests that share prefixes, and disturbs them."""
+
+    def __init__(self, seed: int, capacity: int) -> None:
+        self.random = random.Random(seed)
+        self.capacity = capacity
+        self.stems = [[self.random.randrange(99) for _ in range(90)] for _ in range(4)]
+        self.count = 0
+
+    def prompt(self) -> list[int]:
+        stem = self.random.choice(self.stems)[: self.random.randrange(90)]
+        tail = [self.random.randrange(99) for _ in range(self.random.randrange(1, 12))]
+        return (stem + tail)[-(self.capacity - 10) :]
+
+    def request(self, request_of):
+        self.count += 1
+        prompt = self.prompt()
+        room = self.capacity - len(prompt)
+        return request_of(
+            f"r{self.count}",
+            prompt,
+            max_tokens=self.random.randrange(1, min(room, 40) + 1),
+            n=self.random.choice([1, 1, 1, 2, 4]),
+            temperature=self.random.choice([0.0, 1.0]),
+            prompt_logprobs=self.random.choice([None, None, None, 0, 2]),
+            ignore_eos=self.random.random() < 0.2,
+            priority=self.random.randrange(3),
+            cache_namespace=self.random.choice([None, None, "other"]),
+            shared_prefix_len=self.random.randrange(len(prompt) + 1),
+        )
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options["schedule_policy"]))
+def test_random_life_leaks_nothing(make_engine, request_of, options):
+    engine = make_engine(eos_bias=1.5, **options)
+    chaos = Chaos(seed=7, capacity=options["num_blocks"] * options.get("block_size", 16))
+    alive: set[str] = set()
+    num_finished = num_failed = 0
+    for _ in range(2_000):
+        dice = chaos.random.random()
+        if dice < 0.25 and len(alive) < 25:
+            request = chaos.request(request_of)
+            engine.add_request(request)
+            alive.add(request.request_id)
+        elif dice < 0.32 and alive:
+            engine.abort_request(chaos.random.choice(sorted(alive)))
+        elif dice < 0.33:
+            engine.reset_prefix_cache()
+        elif dice < 0.335:
+            engine.runner.fail_next = RuntimeError("injected")
+        for chunk in engine.step():
+            if chunk.output is not None:
+                alive.remove(chunk.request_id)
+                num_finished += chunk.output.error is None
+                num_failed += chunk.output.error is not None
+        assert {state for state in engine._requests} <= alive
+    engine.runner.fail_next = None
+    while engine.has_work:
+        for chunk in engine.step():
+            if chunk.output is not None:
+                alive.remove(chunk.request_id)
+    assert not alive
+    assert num_finished > 100
+    assert num_failed > 10
+    assert engine.cache.num_private_blocks == 0
+    engine.cache.reset()
+    assert engine.cache.num_free_blocks == engine.cache.num_blocks
+    if options["schedule_policy"] != "priority":
+        assert engine.metrics.num_preemptions > 0
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
+@pytest.mark.parametrize("num_blocks", [14, 400])
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_output_does_not_depend_on_how_it_was_scheduled(make_engine, request_of, run, chunk, num_blocks, is_cached):
+    chaos = Chaos(seed=3, capacity=14 * 16)
+    requests = [chaos.request(request_of) for _ in range(30)]
+    engine = make_engine(
+        num_blocks=num_blocks,
+        max_num_batched_tokens=chunk,
+        max_num_seqs=min(chunk, 16),
+        enable_prefix_caching=is_cached,
+        schedule_conservativeness=0.0,
+    )
+    for request in requests:
+        engine.add_request(request)
+    together = run(engine)
+    for request in requests:
+        alone = make_engine(num_blocks=400)
+        alone.add_request(request)
+        (expected,) = run(alone).values()
+        actual = together[request.request_id]
+        if request.sampling_params.temperature == 0.0:
+            assert [output.token_ids for output in actual.outputs] == [output.token_ids for output in expected.outputs]
+            assert actual.prompt_logprobs == expected.prompt_logprobs
