@@ -1,0 +1,151 @@
+"""The decoder that Llama, Mistral, Qwen2 and Qwen3 share: RMS norm, rotary attention, gated SiLU feed-forward.
+
+    hidden = embed(token_ids)
+    for each layer:
+        hidden += output(attention(rotate(norm?(query, key)), value))      on rms_norm(hidden)
+        hidden += down(silu(gate) * up)                                    on rms_norm(hidden)
+    hidden = rms_norm(hidden)
+
+Query, key and value come from one matrix, gate and up from another, so a layer is four matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...kernels.interface import Kernels
+from .base import ModelConfig
+from .parameters import ParameterReader
+from .rope import RotaryTable, inverse_frequencies
+
+if TYPE_CHECKING:
+    from ..batch import ForwardBatch
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryLayer:
+    """Weights of one layer. Matrices are [outputs, inputs]; None where the architecture has none."""
+
+    input_norm: Tensor
+    qkv_weight: Tensor
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    output_weight: Tensor
+    output_bias: Tensor | None
+    post_attention_norm: Tensor
+    gate_up_weight: Tensor
+    gate_up_bias: Tensor | None
+    down_weight: Tensor
+    down_bias: Tensor | None
+    sliding_window: int | None
+
+
+class RotaryDecoder:
+    """Implements `Model` for the architectures of this family; see `base.Model` for the contract.
+
+    Raises:
+        ModelLoadError: a tensor is missing, has another shape, or the rope parameters do not fit.
+    """
+
+    def __init__(self, config: ModelConfig, parameters: ParameterReader, kernels: Kernels, max_model_len: int) -> None:
+        assert config.rope is not None
+        self.config = config
+        self.max_model_len = max_model_len
+        self._kernels = kernels
+        self._scale = config.head_dim**-0.5
+        inv_freq, attention_factor = inverse_frequencies(
+            config.rope, config.head_dim, config.max_position_embeddings, max_model_len
+        )
+        self._rope = RotaryTable(inv_freq, attention_factor, max_model_len, parameters.device)
+        vocab_shape = (config.vocab_size, config.hidden_size)
+        self.embedding = parameters.read("model.embed_tokens.weight", vocab_shape)
+        self.layers = [read_layer(config, parameters, layer_idx) for layer_idx in range(config.num_layers)]
+        self.final_norm = parameters.read("model.norm.weight", (config.hidden_size,))
+        tied = config.tie_word_embeddings
+        self.lm_head = self.embedding if tied else parameters.read("lm_head.weight", vocab_shape)
+
+    def forward(self, batch: ForwardBatch, kv_caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        kernels, eps = self._kernels, self.config.norm_eps
+        cos, sin = self._rope.at(batch.positions)
+        hidden = F.embedding(batch.token_ids, self.embedding)
+        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+            normed = kernels.rms_norm(hidden, layer.input_norm, eps)
+            hidden = hidden + self._attend(layer, normed, cos, sin, batch, kv_cache)
+            normed = kernels.rms_norm(hidden, layer.post_attention_norm, eps)
+            gated = kernels.silu_mul(kernels.linear(normed, layer.gate_up_weight, layer.gate_up_bias))
+            hidden = hidden + kernels.linear(gated, layer.down_weight, layer.down_bias)
+        return kernels.rms_norm(hidden, self.final_norm, eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._kernels.linear(hidden, self.lm_head).float()
+
+    def _attend(
+        self,
+        layer: RotaryLayer,
+        normed: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        batch: ForwardBatch,
+        kv_cache: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        kernels, config = self._kernels, self.config
+        num_tokens, num_heads, num_kv_heads = normed.shape[0], config.num_heads, config.num_kv_heads
+        qkv = kernels.linear(normed, layer.qkv_weight, layer.qkv_bias)
+        heads = qkv.reshape(num_tokens, num_heads + 2 * num_kv_heads, config.head_dim)
+        query_key, value = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
+        if layer.query_norm is None or layer.key_norm is None:
+            rotated = kernels.rotary(query_key, cos, sin)
+            query, key = rotated[:, :num_heads], rotated[:, num_heads:]
+        else:
+            query = kernels.rms_norm(query_key[:, :num_heads], layer.query_norm, config.norm_eps)
+            key = kernels.rms_norm(query_key[:, num_heads:], layer.key_norm, config.norm_eps)
+            query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
+        key_cache, value_cache = kv_cache
+        kernels.store_kv(key, value, key_cache, value_cache, batch.attention.slots)
+        mixed = kernels.attention(query, key_cache, value_cache, batch.attention, self._scale, layer.sliding_window)
+        return kernels.linear(
+            mixed.reshape(num_tokens, num_heads * config.head_dim), layer.output_weight, layer.output_bias
+        )
+
+
+def read_layer(config: ModelConfig, parameters: ParameterReader, layer_idx: int) -> RotaryLayer:
+    """Weights of layer `layer_idx`, fused where they are used together."""
+    prefix = f"model.layers.{layer_idx}."
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    query_rows, kv_rows = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    qkv = [f"{prefix}self_attn.{name}_proj" for name in "qkv"]
+    gate_up = [f"{prefix}mlp.{name}_proj" for name in ("gate", "up")]
+    output, down = f"{prefix}self_attn.o_proj", f"{prefix}mlp.down_proj"
+
+    def stacked(names: list[str], rows: list[int], columns: int) -> Tensor:
+        return parameters.read_stacked([f"{name}.weight" for name in names], [(num, columns) for num in rows])
+
+    def bias(is_present: bool, names: list[str], rows: list[int]) -> Tensor | None:
+        if not is_present:
+            return None
+        return parameters.read_stacked([f"{name}.bias" for name in names], [(num,) for num in rows])
+
+    def norm(name: str, size: int) -> Tensor:
+        return parameters.read(f"{prefix}{name}.weight", (size,))
+
+    return RotaryLayer(
+        input_norm=norm("input_layernorm", hidden),
+        qkv_weight=stacked(qkv, [query_rows, kv_rows, kv_rows], hidden),
+        qkv_bias=bias(config.attention_bias, qkv, [query_rows, kv_rows, kv_rows]),
+        query_norm=norm("self_attn.q_norm", head_dim) if config.has_qk_norm else None,
+        key_norm=norm("self_attn.k_norm", head_dim) if config.has_qk_norm else None,
+        output_weight=stacked([output], [hidden], query_rows),
+        output_bias=bias(config.attention_output_bias, [output], [hidden]),
+        post_attention_norm=norm("post_attention_layernorm", hidden),
+        gate_up_weight=stacked(gate_up, [inner, inner], hidden),
+        gate_up_bias=bias(config.mlp_bias, gate_up, [inner, inner]),
+        down_weight=stacked([down], [hidden], inner),
+        down_bias=bias(config.mlp_bias, [down], [hidden]),
+        sliding_window=config.sliding_windows[layer_idx],
+    )
