@@ -56,7 +56,9 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
-    """Metadata values are int, float, bool, str or lists of them. Tensors are in file order."""
+    """Metadata values are int, float, bool, str or lists of them. Tensors are in file order.
+
+    Bytes of a string that are not UTF-8 become U+FFFD: a vocabulary may hold some, and it is not ours to judge."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GGUFTensor]
@@ -138,13 +140,7 @@ class _HeaderParser:
         start = self._take(length)
         if length > MAX_STRING_BYTES:
             raise self._fail(f"the string at offset {start} has {length} bytes; the limit is {MAX_STRING_BYTES}")
-        return self._decode(self._data[start : start + length], start)
-
-    def _decode(self, raw: bytes, start: int) -> str:
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self._fail(f"the string at offset {start} is not UTF-8") from error
+        return self._data[start : start + length].decode("utf-8", errors="replace")
 
     def _name(self, what: str) -> str:
         name = self._string()
@@ -187,7 +183,7 @@ class _HeaderParser:
             position = start + unpack_length(data, position)[0] if start <= size else size + 1
             if position > size:
                 self._take(size + 1)
-            strings.append(self._decode(data[start:position], start))
+            strings.append(data[start:position].decode("utf-8", errors="replace"))
         self._position = position
         return strings
 

@@ -17,7 +17,7 @@ HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def resolve_model(name: str | Path) -> Path:
+def resolve_path(name: str | Path) -> Path:
     """The `.gguf` file or model directory that `name` stands for.
 
     Args:
@@ -43,9 +43,13 @@ def resolve_model(name: str | Path) -> Path:
     return _download(text)
 
 
-def open_checkpoint(name: str | Path) -> Checkpoint:
-    """Resolve `name` and read the checkpoint's header, not its weights. Raises ModelLoadError."""
-    path = resolve_model(name)
+def resolve_model(name: str | Path) -> Checkpoint:
+    """The checkpoint that `name` stands for (see `resolve_path`), its header read and its weights not.
+
+    Raises:
+        ModelLoadError: nothing of that name exists, or it is no sound model.
+    """
+    path = resolve_path(name)
     return SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
 
 

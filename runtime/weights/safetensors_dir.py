@@ -81,8 +81,8 @@ class SafetensorsCheckpoint:
 
     def _open(self, path: Path) -> None:
         try:
-            file = safe_open(str(path), framework="pt")
-            names = list(file.keys())
+            file: Any = safe_open(str(path), framework="pt")
+            names: list[str] = list(file.keys())
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{path}: not a readable safetensors file: {error}") from error
         for stored in names:
