@@ -143,7 +143,8 @@ class Kernels(Protocol):
         ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """(x - mean) * rsqrt(variance + eps) * weight + bias over the last dimension; computed in fp32 (Ba et al. 2016)."""
+        """(x - mean) * rsqrt(variance + eps) * weight + bias over the last dimension; computed in fp32 (Ba et al.
+        2016)."""
         ...
 
     def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

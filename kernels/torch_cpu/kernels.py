@@ -1,0 +1,63 @@
+"""TorchKernels: the ops of this folder behind `interface.Kernels`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..interface import AttentionMetadata
+from . import attention, kv_storage, linear, pointwise
+
+
+class TorchKernels:
+    """Fast ops in plain torch. Tuned for CPUs; they run on any torch device."""
+
+    name = "torch"
+
+    def __init__(self, device: torch.device, kv_dtype: torch.dtype = torch.float32) -> None:
+        self.device = device
+        self.kv_dtype = kv_dtype
+
+    def new_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        shape = (num_blocks, block_size, num_kv_heads, head_dim)
+        return (
+            kv_storage.lazy_zeros(shape, self.kv_dtype, self.device),
+            kv_storage.lazy_zeros(shape, self.kv_dtype, self.device),
+        )
+
+    def prepare_attention(self, metadata: AttentionMetadata) -> AttentionMetadata:
+        return attention.prepare(metadata)
+
+    def copy_blocks(self, cache: Tensor, src_block_ids: Sequence[int], dst_block_ids: Sequence[int]) -> None:
+        kv_storage.copy_blocks(cache, src_block_ids, dst_block_ids)
+
+    def store_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+        kv_storage.store_kv(key, value, key_cache, value_cache, slots)
+
+    def attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> Tensor:
+        return attention.paged_attention(query, key_cache, value_cache, metadata, scale, sliding_window)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return linear.linear(x, weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return pointwise.rms_norm(x, weight, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return pointwise.layer_norm(x, weight, bias, eps)
+
+    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return pointwise.rotary(x, cos, sin)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return pointwise.silu_mul(gate_up)

@@ -1,0 +1,73 @@
+"""KVCache: the keys and values of all layers, in blocks. Which block holds what is the prefix cache's business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..kernels.interface import Kernels
+from ..radix.prefix_cache import BlockCopy
+from .errors import InvalidConfigError
+from .models.base import ModelConfig
+
+
+class KVCache:
+    """Storage for `num_blocks` blocks of `block_size` token slots in every layer.
+
+    On a CPU the memory is only reserved: blocks cost nothing until they are written.
+
+    Attributes:
+        layers: one (key, value) pair a layer, in the layout of the kernels that made it.
+    """
+
+    def __init__(self, kernels: Kernels, config: ModelConfig, num_blocks: int, block_size: int) -> None:
+        """Raises:
+        InvalidConfigError: a size is less than one.
+        """
+        for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
+            if value < 1:
+                raise InvalidConfigError(f"{name}={value} is not allowed: it must be at least 1")
+        self._kernels = kernels
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.layers: list[tuple[Tensor, Tensor]] = [
+            kernels.new_kv_cache(num_blocks, block_size, config.num_kv_heads, config.head_dim)
+            for _ in range(config.num_layers)
+        ]
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        num_bytes = sum(cache.numel() * cache.element_size() for layer in self.layers for cache in layer)
+        return num_bytes // self.num_blocks
+
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy blocks in every layer; all reads happen before any write, so a source may be a destination too.
+
+        Whole blocks are copied: slots beyond a copy's num_tokens hold nothing that anyone reads."""
+        if not copies:
+            return
+        src_block_ids = [copy.src_block_id for copy in copies]
+        dst_block_ids = [copy.dst_block_id for copy in copies]
+        assert len(set(dst_block_ids)) == len(dst_block_ids)
+        for layer in self.layers:
+            for cache in layer:
+                self._kernels.copy_blocks(cache, src_block_ids, dst_block_ids)
+
+    @staticmethod
+    def num_blocks_in(num_bytes: int, config: ModelConfig, block_size: int, dtype: torch.dtype = torch.float32) -> int:
+        """How many blocks a budget of bytes holds, over all layers, keys and values.
+
+        Raises:
+            InvalidConfigError: not even one.
+        """
+        bytes_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+        bytes_per_block = bytes_per_token * block_size
+        if num_bytes < bytes_per_block:
+            raise InvalidConfigError(
+                f"a KV cache of {num_bytes} bytes is too small: one block of {block_size} tokens of this model takes "
+                f"{bytes_per_block} bytes; give it more memory"
+            )
+        return num_bytes // bytes_per_block

@@ -1,0 +1,109 @@
+"""Runner: what computes a step. The engine knows only this protocol; ModelRunner computes the step in torch."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..kernels.attention_plan import build_attention_metadata
+from ..kernels.interface import Kernels
+from .batch import Batch, ForwardBatch
+from .kv_cache import KVCache
+from .models.base import Model
+
+
+class Runner(Protocol):
+    """Computes one step. A native runner may do all of it in a single call.
+
+    Attributes:
+        vocab_size: logits a row.
+        num_blocks, block_size: the size of its KV cache; block ids are 0 .. num_blocks - 1.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Copy `batch.block_copies`, compute the scheduled tokens, and write their keys and values to their blocks.
+
+        Returns:
+            fp32 logits [R, vocab_size]: for each scheduled sequence in order, the rows of its tokens at offsets
+            logits_from .. num_new_tokens - 1.
+        """
+        ...
+
+
+class ModelRunner:
+    """Runs a model of `runtime/models` with the ops of a `Kernels` over its own KV cache.
+
+    Not thread-safe: one step at a time."""
+
+    def __init__(self, model: Model, kernels: Kernels, num_blocks: int, block_size: int) -> None:
+        self.model = model
+        self.kernels = kernels
+        self.kv_cache = KVCache(kernels, model.config, num_blocks, block_size)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.config.vocab_size
+
+    @property
+    def num_blocks(self) -> int:
+        return self.kv_cache.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        return self.kv_cache.block_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one sequence."""
+        return self.model.max_model_len
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Tensor:
+        """See `Runner.forward`."""
+        assert not batch.is_empty
+        self.kv_cache.copy(batch.block_copies)
+        forward_batch = self.prepare(batch)
+        hidden = self.model.forward(forward_batch, self.kv_cache.layers)
+        if len(forward_batch.logit_rows) == 0:
+            return torch.empty((0, self.vocab_size), device=self.kernels.device)
+        if len(forward_batch.logit_rows) < hidden.shape[0]:
+            hidden = hidden.index_select(0, forward_batch.logit_rows)
+        return self.model.logits(hidden)
+
+    def prepare(self, batch: Batch) -> ForwardBatch:
+        """The tensors of a step. Reads the sequences' token ids and block tables; mutates nothing."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        logit_rows: list[int] = []
+        query_starts = [0]
+        block_tables: list[list[int]] = []
+        for part in batch.scheduled:
+            block_table = part.sequence.block_table
+            assert block_table is not None
+            first_row = query_starts[-1]
+            token_ids += part.sequence.token_ids[part.start : part.end]
+            positions.extend(range(part.start, part.end))
+            logit_rows.extend(range(first_row + part.logits_from, first_row + part.num_new_tokens))
+            query_starts.append(first_row + part.num_new_tokens)
+            block_tables.append(block_table.block_ids)
+        assert len(token_ids) == query_starts[-1]
+        device = self.kernels.device
+        context_lens = [part.end for part in batch.scheduled]
+        metadata = build_attention_metadata(block_tables, query_starts, context_lens, self.block_size, device)
+        return ForwardBatch(
+            token_ids=torch.tensor(token_ids, dtype=torch.int64, device=device),
+            positions=torch.tensor(positions, dtype=torch.int64, device=device),
+            logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
+            attention=self.kernels.prepare_attention(metadata),
+        )
