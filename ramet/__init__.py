@@ -1,25 +1,164 @@
 """ramet: a prefix-caching LLM runtime with a structured-program frontend.
 
-Names are loaded on first use, so `import ramet` costs next to nothing and needs no torch.
+    from ramet import function, gen, select, system, user, assistant
+
+    @function
+    def ask(s, question):
+        s += user(question)
+        with s.assistant():
+            s += gen("answer", max_tokens=40)
+
+    print(ask.run(question="What is a ramet?")["answer"])
+
+Every name is loaded on first use: `import ramet` costs next to nothing and needs no torch.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .frontend import *  # noqa: F403
+    from .frontend.backends.local import LocalBackend
+    from .frontend.backends.mock import MockBackend
+    from .frontend.default_backend import get_default_backend, set_default_backend
+    from .frontend.errors import (
+        ForkError,
+        GenerationError,
+        InvalidProgramError,
+        ProgramCancelledError,
+        ProgramError,
+        UnknownVariableError,
+    )
+    from .frontend.fork import ForkGroup
+    from .frontend.primitives import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        select,
+        system,
+        system_begin,
+        system_end,
+        user,
+        user_begin,
+        user_end,
+    )
+    from .frontend.program import Program, function
+    from .frontend.state import ProgramState
+    from .runtime.config import EngineConfig
+    from .runtime.engine_loop import RequestHandle
     from .runtime.errors import (
         EngineStoppedError,
-        GenerationError,
         InvalidConfigError,
         InvalidRequestError,
         RametError,
         RequestAbortedError,
+        RequestFailedError,
     )
     from .runtime.llm import LLM
-    from .runtime.outputs import CompletionOutput, FinishReason, RequestOutput
+    from .runtime.models.errors import ModelLoadError
+    from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .sampling_params import InvalidSamplingParams, SamplingParams
 
 __version__ = "0.1.0"
+
+_MODULE_OF = {
+    "LocalBackend": ".frontend.backends.local",
+    "MockBackend": ".frontend.backends.mock",
+    "get_default_backend": ".frontend.default_backend",
+    "set_default_backend": ".frontend.default_backend",
+    "ForkError": ".frontend.errors",
+    "GenerationError": ".frontend.errors",
+    "InvalidProgramError": ".frontend.errors",
+    "ProgramCancelledError": ".frontend.errors",
+    "ProgramError": ".frontend.errors",
+    "UnknownVariableError": ".frontend.errors",
+    "ForkGroup": ".frontend.fork",
+    "assistant": ".frontend.primitives",
+    "assistant_begin": ".frontend.primitives",
+    "assistant_end": ".frontend.primitives",
+    "gen": ".frontend.primitives",
+    "select": ".frontend.primitives",
+    "system": ".frontend.primitives",
+    "system_begin": ".frontend.primitives",
+    "system_end": ".frontend.primitives",
+    "user": ".frontend.primitives",
+    "user_begin": ".frontend.primitives",
+    "user_end": ".frontend.primitives",
+    "Program": ".frontend.program",
+    "function": ".frontend.program",
+    "ProgramState": ".frontend.state",
+    "EngineConfig": ".runtime.config",
+    "RequestHandle": ".runtime.engine_loop",
+    "EngineStoppedError": ".runtime.errors",
+    "InvalidConfigError": ".runtime.errors",
+    "InvalidRequestError": ".runtime.errors",
+    "RametError": ".runtime.errors",
+    "RequestAbortedError": ".runtime.errors",
+    "RequestFailedError": ".runtime.errors",
+    "LLM": ".runtime.llm",
+    "ModelLoadError": ".runtime.models.errors",
+    "CompletionOutput": ".runtime.outputs",
+    "FinishReason": ".runtime.outputs",
+    "OutputChunk": ".runtime.outputs",
+    "RequestOutput": ".runtime.outputs",
+    "InvalidSamplingParams": ".sampling_params",
+    "SamplingParams": ".sampling_params",
+}
+
+__all__ = [  # noqa: RUF022 (in the order of the table above)
+    "LocalBackend",
+    "MockBackend",
+    "get_default_backend",
+    "set_default_backend",
+    "ForkError",
+    "GenerationError",
+    "InvalidProgramError",
+    "ProgramCancelledError",
+    "ProgramError",
+    "UnknownVariableError",
+    "ForkGroup",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "gen",
+    "select",
+    "system",
+    "system_begin",
+    "system_end",
+    "user",
+    "user_begin",
+    "user_end",
+    "Program",
+    "function",
+    "ProgramState",
+    "EngineConfig",
+    "RequestHandle",
+    "EngineStoppedError",
+    "InvalidConfigError",
+    "InvalidRequestError",
+    "RametError",
+    "RequestAbortedError",
+    "RequestFailedError",
+    "LLM",
+    "ModelLoadError",
+    "CompletionOutput",
+    "FinishReason",
+    "OutputChunk",
+    "RequestOutput",
+    "InvalidSamplingParams",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'ramet' has no attribute {name!r}")
+    value: object = vars(importlib.import_module(_MODULE_OF[name], __name__))[name]
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -18,7 +18,7 @@ from . import prompt_logprobs
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
-from .errors import GenerationError, InvalidRequestError, RequestAbortedError
+from .errors import RequestFailedError, InvalidRequestError, RequestAbortedError
 from .metrics import EngineMetrics
 from .outputs import FinishReason, OutputChunk, RequestOutput, TokenLogprobs
 from .request import Request
@@ -300,14 +300,14 @@ class Engine:
     def _fail_request(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
         request_id = sequence.request.request_id
         self.metrics.num_failed += 1
-        error = GenerationError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
+        error = RequestFailedError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
         return self._give_up(self._requests[request_id], FinishReason.ERROR, error)
 
     def _fail_batch(self, batch: Batch, cause: Exception) -> list[OutputChunk]:
         chunks: list[OutputChunk] = []
         for request_id in dict.fromkeys(part.sequence.request.request_id for part in batch.scheduled):
             self.metrics.num_failed += 1
-            error = GenerationError(f"request {request_id} failed: the step that computed it raised {cause!r}")
+            error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")
             error.__cause__ = cause
             chunks += self._give_up(self._requests[request_id], FinishReason.ERROR, error)
         return chunks

@@ -50,7 +50,7 @@ class RequestHandle:
 
         Raises:
             TimeoutError: it did not end in `timeout` seconds; it goes on running.
-            GenerationError: it failed or was aborted.
+            RequestFailedError: it failed or was aborted.
         """
         output = self.wait(timeout)
         if output.error is not None:
@@ -69,7 +69,7 @@ class RequestHandle:
         """Every chunk from the first on, as they come.
 
         Raises:
-            GenerationError: after the last chunk, if the request failed or was aborted.
+            RequestFailedError: after the last chunk, if the request failed or was aborted.
         """
         for idx in itertools.count():
             with self._changed:

@@ -15,11 +15,11 @@ class InvalidConfigError(RametError, ValueError):
     """An engine option is out of range or contradicts another one."""
 
 
-class GenerationError(RametError, RuntimeError):
+class RequestFailedError(RametError, RuntimeError):
     """This request failed while it ran; others are unaffected."""
 
 
-class RequestAbortedError(GenerationError):
+class RequestAbortedError(RequestFailedError):
     """The request was cancelled before it finished."""
 
 

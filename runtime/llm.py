@@ -20,6 +20,7 @@ from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
 from .kv_cache import KVCache
 from .metrics import EngineMetrics
+from .models.base import ModelConfig
 from .outputs import OutputChunk, RequestOutput
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request
@@ -74,10 +75,7 @@ class LLM:
         self.model_config = network.config
         self.kernels_name = kernels.name
         runner = ModelRunner(network, kernels, _num_blocks(self.config, network.config), self.config.block_size)
-        max_model_len = min(
-            network.config.max_position_embeddings, self.config.max_model_len or network.config.max_position_embeddings
-        )
-        self._engine = Engine(self.config, runner, self.tokenizer, max_model_len)
+        self._engine = Engine(self.config, runner, self.tokenizer, network.max_model_len)
         self._loop = EngineLoop(self._engine)
         self._request_ids = itertools.count()
 
@@ -246,7 +244,7 @@ def _named(idx: int, make: Callable[[], Request]) -> Request:
         raise InvalidRequestError(f"prompt {idx}: {error}") from error
 
 
-def _num_blocks(config: EngineConfig, model_config: Any) -> int:
+def _num_blocks(config: EngineConfig, model_config: ModelConfig) -> int:
     if config.num_blocks is not None:
         return config.num_blocks
     budget = config.kv_cache_memory or default_kv_cache_memory()

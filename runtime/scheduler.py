@@ -196,6 +196,7 @@ class Scheduler:
             assert self.running, f"{sequence} fits nowhere although nothing runs"
             return False
         sequence.block_table, block_copies = acquired
+        assert sequence.block_table.num_computed_tokens == part.start
         sequence.status = SequenceStatus.RUNNING
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = match.num_tokens
@@ -213,10 +214,8 @@ class Scheduler:
         needed = self.admission.blocks_to_admit(sequence, len(match.block_ids))
         promised = self.admission.blocks_still_needed(self.running)
         # Matched blocks may be evictable now but will be locked: they are no room for anybody else.
-        return needed + promised + len(match.block_ids) <= self.cache.num_available_blocks + self._num_locked(match)
-
-    def _num_locked(self, match: PrefixMatch) -> int:
-        return self.cache.num_locked_blocks(match)
+        num_newly_locked = len(match.block_ids) - self.cache.num_locked_blocks(match)
+        return needed + promised + num_newly_locked <= self.cache.num_available_blocks
 
     def _preempt(self, batch: Batch, budget: StepBudget) -> Sequence:
         """Free one running sequence, put it back at the front, and return it. It may already be in this plan."""

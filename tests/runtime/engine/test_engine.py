@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ramet.runtime.errors import GenerationError, InvalidRequestError, RequestAbortedError
+from ramet.runtime.errors import RequestFailedError, InvalidRequestError, RequestAbortedError
 from ramet.runtime.outputs import FinishReason
 
 
@@ -146,7 +146,7 @@ def test_a_failing_step_fails_only_what_it_computed(make_engine, request_of, run
     engine.add_request(request_of("second", tokens(9, 5)))
     engine.runner.fail_next = RuntimeError("broken kernel")
     outputs = run(engine)
-    assert isinstance(outputs["first"].error, GenerationError)
+    assert isinstance(outputs["first"].error, RequestFailedError)
     assert "broken kernel" in str(outputs["first"].error)
     assert outputs["second"].error is None
     assert len(outputs["second"].outputs[0].token_ids) > 0
@@ -162,7 +162,7 @@ def test_nan_logits_fail_only_their_request(make_engine, request_of, run):
             expected.add_request(request_of(name, tokens(first, 5)))
     outputs = run(engine)
     reference = run(expected)
-    assert isinstance(outputs["bad"].error, GenerationError)
+    assert isinstance(outputs["bad"].error, RequestFailedError)
     for name in ("good", "fine"):
         assert outputs[name].outputs[0].token_ids == reference[name].outputs[0].token_ids
 
