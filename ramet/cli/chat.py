@@ -1,0 +1,177 @@
+"""`ramet chat`: a conversation in the terminal that computes only the new tokens of every turn."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..sampling_params import SamplingParams
+from .engine_options import add_engine_arguments, load_llm, positive_int
+from .errors import CommandError, is_deliberate, one_line
+from .terminal import Terminal
+
+if TYPE_CHECKING:
+    from ..frontend.generation import GenerateResult, Generation
+    from .conversation import Conversation
+
+HELP = """\
+/help          this list
+/reset         forget the conversation, keep the system message
+/system TEXT   start over with another system message; without TEXT, show it
+/quit          leave (or Ctrl-D)
+Ctrl-C while the model writes stops that reply only. A message that begins with / needs a space before it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", metavar="TEXT", help="system message (default: what the model's template brings)")
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--temperature", type=float, default=0.7, help="0 is greedy (default: 0.7)")
+    group.add_argument("--top-p", type=float, default=0.95, help="default: 0.95")
+    group.add_argument("--top-k", type=int, default=0, help="0 keeps all tokens (default)")
+    group.add_argument("--min-p", type=float, default=0.0)
+    group.add_argument("--repetition-penalty", type=float, default=1.0)
+    group.add_argument("--max-tokens", type=positive_int, default=512, help="longest reply (default: 512)")
+    group.add_argument("--seed", type=int, help="makes the replies repeatable")
+    add_engine_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    params = SamplingParams(
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        max_tokens=args.max_tokens,
+        seed=args.seed,
+    )
+    terminal = Terminal()
+    with load_llm(args) as llm:
+        from ..frontend.backends.local import LocalBackend
+        from .conversation import Conversation
+
+        conversation = Conversation(LocalBackend(llm), llm.max_model_len, args.system)
+        terminal.line(
+            terminal.dim(f"{llm.model_name}, context {llm.max_model_len:,} tokens. /help lists the commands.")
+        )
+        ChatSession(conversation, params, terminal, line_reader(terminal)).run()
+    return 0
+
+
+def line_reader(terminal: Terminal) -> Callable[[], str]:
+    """Reads one line of input; with a prompt and line editing where a person types. Raises EOFError at the end."""
+    if not (sys.stdin.isatty() and terminal.is_interactive):
+        return input
+    with contextlib.suppress(ImportError):  # not on every platform
+        import readline  # noqa: F401  (importing it gives input() line editing)
+    return lambda: input("> ")
+
+
+@dataclass(slots=True)
+class ChatSession:
+    """The loop of a chat: read a line, obey it or answer it."""
+
+    conversation: Conversation
+    params: SamplingParams
+    terminal: Terminal
+    read_line: Callable[[], str]
+
+    def run(self) -> None:
+        """Until the input ends or /quit."""
+        while True:
+            try:
+                line = self.read_line()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._note("\n/quit or Ctrl-D leaves")
+                continue
+            if line.startswith("/"):
+                if not self._obey(line):
+                    return
+            elif line.strip():
+                self._answer(line.strip())
+
+    def _obey(self, line: str) -> bool:
+        """Carry out a command; False if it is the last."""
+        name, _, rest = line.partition(" ")
+        if name == "/quit":
+            return False
+        if name == "/reset":
+            self.conversation.reset(self.conversation.system_prompt)
+            self._note("forgotten")
+        elif name == "/system" and rest.strip():
+            self.conversation.reset(rest.strip())
+            self._note("a new conversation with this system message")
+        elif name == "/system":
+            self._note(self.conversation.system_prompt or "none given; the model's template may bring its own")
+        elif name == "/help":
+            self._note(HELP)
+        else:
+            self._note(f"unknown command {name}; /help lists the commands")
+        return True
+
+    def _answer(self, text: str) -> None:
+        num_dropped_before = self.conversation.num_dropped
+        start = time.monotonic()
+        try:
+            generation = self.conversation.ask(text, self.params)
+        except CommandError as error:
+            self._note(str(error))
+            return
+        num_dropped = self.conversation.num_dropped - num_dropped_before
+        if num_dropped:
+            self._note(f"context full: the {num_dropped} oldest messages were dropped")
+        try:
+            first_text_at = self._follow(generation)
+            result = generation.result()
+        except KeyboardInterrupt:
+            generation.cancel()
+            self.conversation.accept_partial(generation.text_so_far())
+            self._note("\nstopped")
+        except Exception as error:
+            if not is_deliberate(error):
+                raise
+            self.conversation.accept_partial(generation.text_so_far())
+            self._note(f"\nthe reply failed: {one_line(error)}")
+        else:
+            self.conversation.accept(result.samples[0])
+            self._note("\n" + format_turn(result, first_text_at - start, time.monotonic() - first_text_at))
+
+    def _follow(self, generation: Generation) -> float:
+        """Write the reply as it comes. Returns when its first text came, on the monotonic clock."""
+        first_text_at: float | None = None
+        for piece in generation.chunks():
+            if first_text_at is None:
+                first_text_at = time.monotonic()
+            self.terminal.write(piece)
+        return time.monotonic() if first_text_at is None else first_text_at
+
+    def _note(self, text: str) -> None:
+        for line in text.split("\n"):
+            self.terminal.line(self.terminal.dim(line))
+
+
+def format_turn(result: GenerateResult, first_text_s: float, later_text_s: float) -> str:
+    """What a turn cost, as one line.
+
+    Args:
+        first_text_s: seconds from the question to the first text of the reply.
+        later_text_s: seconds from there to the end.
+    """
+    sample = result.samples[0]
+    parts = [f"{len(sample.token_ids):,} generated"]
+    if len(sample.token_ids) > 1 and later_text_s > 0:
+        parts.append(f"{(len(sample.token_ids) - 1) / later_text_s:.1f} tok/s")
+    parts.append(f"first text after {first_text_s:.2f} s")
+    if sample.finish_reason == "length":
+        parts.append("cut off at the length limit")
+    return (
+        f"[{result.num_prompt_tokens:,} prompt tokens: {result.num_cached_tokens:,} cached, "
+        f"{result.num_prompt_tokens - result.num_cached_tokens:,} computed; {', '.join(parts)}]"
+    )

@@ -1,0 +1,196 @@
+"""The checks of `ramet doctor`. Each looks at one thing and never raises: what it meets is a finding."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .engine_options import load_llm
+
+MIN_PYTHON = (3, 11)
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<version>[0-9.]+))?\s*(?P<marker>;.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. A "problem" keeps the product from working; a "warning" does not. `remedy` says what to do."""
+
+    name: str
+    status: Literal["ok", "warning", "problem"]
+    detail: str
+    remedy: str = ""
+
+
+def run_checks(args: argparse.Namespace) -> Iterator[Check]:
+    """The findings, one by one as they are made. `args` holds the engine options and `quick`."""
+    checks: list[tuple[str, Callable[[argparse.Namespace], Check], str]] = [
+        ("python", check_python, "install Python 3.11 or newer"),
+        ("packages", check_packages, "run pip install --upgrade ramet"),
+        ("device", check_device, "give --device cpu, or another device torch knows"),
+        ("compiler", check_compiler, ""),
+        ("threads", check_threads, "unset RAMET_NUM_THREADS or set it to a positive integer"),
+        ("cache dir", check_cache_dir, "set RAMET_CACHE_DIR to a directory you can write to"),
+        ("model", check_model, "give --model a model that exists"),
+        ("memory", check_memory, "unset RAMET_KV_CACHE_MEMORY or set it to a positive number of bytes"),
+    ]
+    if not args.quick:
+        checks.append(("generation", check_generation, "run again with --debug for the whole error"))
+    for name, check, remedy in checks:
+        try:
+            yield check(args)
+        except Exception as error:
+            if args.debug:
+                raise
+            yield Check(name, "problem", f"{type(error).__name__}: {error}", remedy)
+
+
+def check_python(args: argparse.Namespace) -> Check:
+    version = platform.python_version()
+    if sys.version_info < MIN_PYTHON:
+        return Check("python", "problem", version, "install Python 3.11 or newer")
+    return Check("python", "ok", f"{version} on {platform.system()} {platform.machine()}")
+
+
+def check_packages(args: argparse.Namespace) -> Check:
+    """Every package that ours requires is installed in a version it accepts."""
+    found, wanted = [], []
+    for requirement in importlib.metadata.requires("ramet") or []:
+        match = _REQUIREMENT.fullmatch(requirement)
+        if match is None or match["marker"]:
+            continue
+        name, minimum = match["name"], match["version"] or "0"
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            wanted.append(f"{name}>={minimum} (missing)")
+            continue
+        found.append(f"{name} {version}")
+        if _release(version) < _release(minimum):
+            wanted.append(f"{name}>={minimum} (found {version})")
+    if wanted:
+        names = " ".join(f'"{item.split(" ")[0]}"' for item in wanted)
+        return Check("packages", "problem", "needs " + ", ".join(wanted), f"run pip install --upgrade {names}")
+    return Check("packages", "ok", ", ".join(found))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in numbers[0].split(".")) if numbers else (0,)
+
+
+def check_device(args: argparse.Namespace) -> Check:
+    import torch
+
+    from ..kernels.dispatch import select_kernels
+
+    kernels = select_kernels(args.device)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return Check("device", "ok", f"{kernels.device}, {kernels.name} kernels ({gpu})")
+
+
+def check_compiler(args: argparse.Namespace) -> Check:
+    compiler = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+    return Check("compiler", "ok", compiler or "no C++ compiler found; the kernels in use need none")
+
+
+def check_threads(args: argparse.Namespace) -> Check:
+    from ..runtime.config import default_num_threads
+
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_threads = args.threads or default_num_threads()
+    detail = f"{num_threads} for {num_cores} cores"
+    if num_threads > num_cores:
+        return Check("threads", "warning", detail, f"more threads than cores slow each other down: use {num_cores}")
+    return Check("threads", "ok", detail)
+
+
+def check_cache_dir(args: argparse.Namespace) -> Check:
+    from ..runtime.config import cache_dir
+
+    directory = cache_dir()
+    converted = list((directory / "tokenizers").glob("*.json"))
+    num_bytes = sum(file.stat().st_size for file in converted)
+    detail = f"{directory}: {len(converted)} converted tokenizers ({format_bytes(num_bytes)})"
+    if not _can_write(directory):
+        remedy = "set RAMET_CACHE_DIR to a directory you can write to; without one some models start slowly each time"
+        return Check("cache dir", "warning", f"{directory} cannot be written to", remedy)
+    return Check("cache dir", "ok", detail)
+
+
+def _can_write(directory: Path) -> bool:
+    """Whether the directory, or the nearest ancestor that exists, lets us write."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK)
+
+
+def check_model(args: argparse.Namespace) -> Check:
+    from ..runtime.config import default_model
+    from ..runtime.weights.resolve import resolve_model, resolve_path
+
+    name = args.model or default_model()
+    path = resolve_path(name)
+    resolve_model(path)
+    return Check("model", "ok", f"{name}: {path} ({format_bytes(_size_of(path))})")
+
+
+def check_memory(args: argparse.Namespace) -> Check:
+    """The cache at its largest fits in what is free now. Its pages are only taken as they are used."""
+    from ..runtime.config import default_kv_cache_memory
+
+    num_bytes = args.kv_cache_memory or default_kv_cache_memory()
+    free = free_memory()
+    if free is None:
+        return Check("memory", "ok", f"cache up to {format_bytes(num_bytes)}; free memory is not known on this system")
+    detail = f"{format_bytes(free)} free, cache up to {format_bytes(num_bytes)}"
+    if num_bytes > free:
+        return Check("memory", "warning", detail, f"set RAMET_KV_CACHE_MEMORY to less than {free // 2} (bytes)")
+    return Check("memory", "ok", detail)
+
+
+def check_generation(args: argparse.Namespace) -> Check:
+    from ..sampling_params import SamplingParams
+
+    start = time.monotonic()
+    with load_llm(args) as llm:
+        loaded = time.monotonic()
+        output = llm.generate("The sky is", SamplingParams(max_tokens=1, temperature=0.0))[0]
+    if output.error is not None:
+        raise output.error
+    generate_s = time.monotonic() - loaded
+    return Check(
+        "generation", "ok", f"loaded in {loaded - start:.1f} s, {output.outputs[0].text!r} after {generate_s:.2f} s"
+    )
+
+
+def free_memory() -> int | None:
+    """Bytes that can be taken without swapping; None where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    return None
+
+
+def format_bytes(num_bytes: int) -> str:
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else sum(file.stat().st_size for file in path.glob("*.safetensors"))

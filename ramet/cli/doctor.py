@@ -1,0 +1,50 @@
+"""`ramet doctor`: checks an installation and says what to do about each problem."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from .checks import Check, run_checks
+from .engine_options import add_engine_arguments
+from .terminal import Terminal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="do not load the model to generate a token")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_engine_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    terminal = Terminal()
+    checks = []
+    for check in run_checks(args):
+        checks.append(check)
+        if not args.json:
+            terminal.line(format_check(check, terminal))
+    is_sound = all(check.status != "problem" for check in checks)
+    if args.json:
+        terminal.line(json.dumps({"ok": is_sound, "checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        terminal.line(_verdict(checks, terminal))
+    return 0 if is_sound else 1
+
+
+def format_check(check: Check, terminal: Terminal) -> str:
+    """One finding as a line, and what to do about it as a second one."""
+    marks = {"ok": terminal.good("ok  "), "warning": terminal.warn("warn"), "problem": terminal.bad("FAIL")}
+    line = f"{marks[check.status]}  {terminal.bold(check.name.ljust(10))}  {check.detail}"
+    return f"{line}\n{' ' * 18}-> {check.remedy}" if check.remedy else line
+
+
+def _verdict(checks: Sequence[Check], terminal: Terminal) -> str:
+    num_problems = sum(check.status == "problem" for check in checks)
+    num_warnings = sum(check.status == "warning" for check in checks)
+    if num_problems:
+        return terminal.bad(f"\n{num_problems} of {len(checks)} checks failed: follow the lines with an arrow.")
+    if num_warnings:
+        return terminal.warn(f"\nIt works; {num_warnings} of {len(checks)} checks could be better.")
+    return terminal.good(f"\nAll {len(checks)} checks passed.")

@@ -1,0 +1,66 @@
+"""The options every command that loads a model has, and the loading."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..runtime.llm import LLM
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model and engine")
+    group.add_argument(
+        "--model", help="smollm2 (bundled, the default), a .gguf file, a Hugging Face directory, or a hub id"
+    )
+    group.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads (default: the cores available)")
+    group.add_argument("--device", default="auto", help="auto (default) or a torch device")
+    group.add_argument("--max-model-len", type=positive_int, metavar="N", help="longest context in tokens")
+    group.add_argument(
+        "--kv-cache-memory", type=byte_count, metavar="SIZE", help="bytes for the cache, such as 512M or 2G"
+    )
+    group.add_argument("--max-num-seqs", type=positive_int, metavar="N", help="most sequences in one step")
+    group.add_argument("--max-num-batched-tokens", type=positive_int, metavar="N", help="most tokens in one step")
+    group.add_argument("--schedule-policy", metavar="NAME", help="order of waiting requests, such as lpm or fcfs")
+    group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt anew, to compare")
+
+
+def load_llm(args: argparse.Namespace) -> LLM:
+    """The model that `args` asks for.
+
+    Raises:
+        ModelLoadError: it cannot be found or read.
+        InvalidConfigError: an option is out of range.
+    """
+    from ..runtime.llm import LLM
+
+    return LLM(args.model, device=args.device, num_threads=args.threads, **engine_options(args))
+
+
+def engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of EngineConfig that were given."""
+    names = ("max_model_len", "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "schedule_policy")
+    options: dict[str, Any] = {name: vars(args)[name] for name in names if vars(args)[name] is not None}
+    if args.no_prefix_caching:
+        options["enable_prefix_caching"] = False
+    return options
+
+
+def positive_int(text: str) -> int:
+    """An argument type: an integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1")
+    return int(text)
+
+
+def byte_count(text: str) -> int:
+    """An argument type: a number of bytes, with K, M or G for powers of 1024."""
+    number, unit = text.upper().removesuffix("IB").removesuffix("B"), ""
+    if number[-1:] in _UNITS:
+        number, unit = number[:-1], number[-1:]
+    if not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of bytes such as 512M or 2G")
+    return int(number) * _UNITS[unit]

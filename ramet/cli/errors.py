@@ -1,0 +1,54 @@
+"""How errors reach a person at the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from traceback import TracebackException
+
+_PACKAGE = __package__.partition(".")[0]
+_PACKAGE_DIR = str(Path(__file__).parent.parent)
+
+
+class CommandError(Exception):
+    """The command was asked for something it cannot do; the message says what to do instead."""
+
+
+def is_deliberate(error: BaseException) -> bool:
+    """Whether the product raised it on purpose: only then is its class one of ours."""
+    return type(error).__module__.partition(".")[0] == _PACKAGE
+
+
+def one_line(error: BaseException) -> str:
+    """The error as one line, followed by the causes that its message does not already name."""
+    texts = [" ".join(str(error).split()) or type(error).__name__]
+    cause = error.__cause__
+    while cause is not None:
+        text = " ".join(str(cause).split())
+        if text and not any(text in seen for seen in texts):
+            texts.append(text)
+        cause = cause.__cause__
+    return ": ".join(texts)
+
+
+def user_traceback(error: BaseException, num_own_frames: int) -> str:
+    """The traceback as the author of a program wants it.
+
+    Args:
+        num_own_frames: outermost frames to drop: those of the command that ran the program.
+
+    Where the product raised the error on purpose, the frames inside the product go too: the reader's own line is the
+    one that asked.
+    """
+    traceback = error.__traceback__
+    for _ in range(num_own_frames):
+        traceback = traceback.tb_next if traceback is not None else None
+    report = TracebackException.from_exception(error.with_traceback(traceback))
+    if is_deliberate(error):
+        _drop_package_frames(report)
+    return "".join(report.format() if report.stack else report.format_exception_only())
+
+
+def _drop_package_frames(report: TracebackException | None) -> None:
+    while report is not None:
+        report.stack[:] = [frame for frame in report.stack if not frame.filename.startswith(_PACKAGE_DIR)]
+        report = report.__cause__ or report.__context__

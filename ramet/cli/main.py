@@ -1,0 +1,87 @@
+"""`ramet`: reads the command line, runs one command, turns its errors into one line and an exit status.
+
+Exit status: 0 done, 1 the command found or met a fault, 2 it was asked for something impossible, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .. import __version__
+from . import chat, demo, doctor, run
+from .errors import is_deliberate, one_line
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand: how it is described, what it takes, what it does (returning the exit status)."""
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    execute: Callable[[argparse.Namespace], int]
+
+
+COMMANDS = {
+    "demo": Command(
+        "run a real program on the bundled model and show what the cache saved", demo.add_arguments, demo.execute
+    ),
+    "run": Command("run a program file with a model as its default backend", run.add_arguments, run.execute),
+    "chat": Command("talk to a model", chat.add_arguments, chat.execute),
+    "doctor": Command(
+        "check this installation and say what to do about each problem", doctor.add_arguments, doctor.execute
+    ),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ramet", description="LLM programs that never compute the same prefix twice.")
+    parser.add_argument("--version", action="version", version=f"ramet {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=command.summary, description=f"{command.summary}.".capitalize())
+        command.add_arguments(subparser)
+        subparser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: that of the process) and return the exit status.
+
+    Raises:
+        SystemExit: by argparse, for --help, --version and a command line it cannot read.
+    """
+    _make_output_safe()
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    try:
+        return COMMANDS[args.command].execute(args)
+    except KeyboardInterrupt:
+        print("\nramet: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone; the interpreter must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if args.debug or not is_deliberate(error):
+            raise
+        print(f"ramet: error: {one_line(error)}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _make_output_safe() -> None:
+    """A model may write any character; a terminal that cannot show one shows a question mark instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

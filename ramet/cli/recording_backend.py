@@ -1,0 +1,114 @@
+"""RecordingBackend: opens another backend when it is first needed and keeps a row of the report for each call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from ..frontend.backend import Backend, GenerateCall, Message, ScoreCall, Scoring, TextSegment
+from ..frontend.generation import Generation
+from .report import CallRow, Totals
+
+
+class RecordingBackend:
+    """A Backend that remembers what its calls took. Failed calls leave no row.
+
+    Attributes:
+        open_error: why the other backend could not be opened; every use raises it.
+    """
+
+    def __init__(self, open_backend: Callable[[], Backend]) -> None:
+        self.open_error: Exception | None = None
+        self._open_backend = open_backend
+        self._open_lock = threading.Lock()
+        self._opened: Backend | None = None
+        self._lock = threading.Lock()
+        self._rows: list[CallRow] = []
+        self._first_start: float | None = None
+        self._last_end = 0.0
+
+    def rows(self) -> list[CallRow]:
+        """What has ended so far, in the order it ended."""
+        with self._lock:
+            return list(self._rows)
+
+    def totals(self) -> Totals:
+        with self._lock:
+            elapsed_s = 0.0 if self._first_start is None else max(0.0, self._last_end - self._first_start)
+            return Totals.of(self._rows, elapsed_s)
+
+    def generate(self, call: GenerateCall) -> Generation:
+        inner = self._inner
+        start = self._started()
+        generation = inner.generate(call)
+        generation.add_done_callback(lambda: self._generation_ended(generation, start))
+        return generation
+
+    def score(self, call: ScoreCall) -> Scoring:
+        inner = self._inner
+        start = self._started()
+        scoring = inner.score(call)
+        scoring.add_done_callback(lambda: self._scoring_ended(scoring, len(call.continuations), start))
+        return scoring
+
+    def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
+        return self._inner.encode(segments, at_start=at_start)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._inner.decode(token_ids)
+
+    def role_prefix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        return self._inner.role_prefix(messages, role)
+
+    def role_suffix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        return self._inner.role_suffix(messages, role)
+
+    def flush_cache(self) -> None:
+        self._inner.flush_cache()
+
+    def info(self) -> Mapping[str, object]:
+        return self._inner.info()
+
+    @property
+    def _inner(self) -> Backend:
+        with self._open_lock:
+            if self.open_error is not None:
+                raise self.open_error
+            if self._opened is None:
+                try:
+                    self._opened = self._open_backend()
+                except Exception as error:
+                    self.open_error = error
+                    raise
+            return self._opened
+
+    def _started(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            if self._first_start is None:
+                self._first_start = now
+        return now
+
+    def _generation_ended(self, generation: Generation, start: float) -> None:
+        if generation.error() is not None:
+            return
+        result = generation.result(timeout=0)
+        num_generated_tokens = sum(len(sample.token_ids) for sample in result.samples)
+        label = "gen " + repr(" ".join(result.samples[0].text.split()))
+        self._ended(label, result.num_prompt_tokens, result.num_cached_tokens, num_generated_tokens, start)
+
+    def _scoring_ended(self, scoring: Scoring, num_choices: int, start: float) -> None:
+        if scoring.error() is not None:
+            return
+        result = scoring.result(timeout=0)
+        self._ended(f"select of {num_choices}", result.num_prompt_tokens, result.num_cached_tokens, 0, start)
+
+    def _ended(
+        self, label: str, num_prompt_tokens: int, num_cached_tokens: int, num_generated_tokens: int, start: float
+    ) -> None:
+        now = time.monotonic()
+        row = CallRow(label, num_prompt_tokens, num_cached_tokens, num_generated_tokens, now - start)
+        with self._lock:
+            self._rows.append(row)
+            self._last_end = max(self._last_end, now)

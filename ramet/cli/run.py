@@ -1,0 +1,139 @@
+"""`ramet run FILE`: runs a program file with a model as its default backend, and says what the cache saved."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING
+
+from .engine_options import add_engine_arguments, load_llm
+from .errors import CommandError, user_traceback
+from .report import format_summary, format_table
+from .terminal import Terminal
+
+if TYPE_CHECKING:
+    from ..frontend.backend import Backend
+    from .recording_backend import RecordingBackend
+
+EXIT_FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the program; options of ramet go before it")
+    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="passed on to the program in sys.argv")
+    report = parser.add_mutually_exclusive_group()
+    report.add_argument("--report", action="store_true", help="list every call on stderr at the end")
+    report.add_argument("--no-report", action="store_true", help="say nothing at the end")
+    add_engine_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from .recording_backend import RecordingBackend
+
+    path = checked_path(args.file)
+    with ExitStack() as stack:
+
+        def open_backend() -> Backend:
+            from ..frontend.backends.local import LocalBackend
+
+            return LocalBackend(stack.enter_context(load_llm(args)))
+
+        backend = RecordingBackend(open_backend)
+        status = run_program(path, args.args, backend)
+    if not args.no_report:
+        print_report(backend, Terminal(sys.stderr), is_long=args.report)
+    return status
+
+
+def checked_path(name: str) -> Path:
+    """
+    Raises:
+        CommandError: there is no file of that name.
+    """
+    path = Path(name)
+    if path.is_dir():
+        raise CommandError(f"{name!r} is a directory: give the Python file to run")
+    if not path.is_file():
+        raise CommandError(f"{name!r} does not exist: give the Python file to run")
+    return path
+
+
+def run_program(path: Path, arguments: Sequence[str], backend: RecordingBackend) -> int:
+    """Run a file as `python FILE ARGS` would, with `backend` as the default one. Returns the exit status.
+
+    What the program raises is printed as its own traceback, unless it only says that there is no backend.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+        Exception: why the backend could not be opened, if the program failed after that.
+    """
+    from ..frontend.default_backend import set_default_backend
+
+    set_default_backend(backend)
+    try:
+        with _as_main(path, arguments) as module:
+            _execute(path, module)
+    except SystemExit as exit_request:
+        return _exit_status(exit_request)
+    except Exception as error:
+        if backend.open_error is None or not _is_caused_by(error, backend.open_error):
+            sys.stderr.write(user_traceback(error, num_own_frames=2))
+        if backend.open_error is not None:
+            raise backend.open_error from None
+        return EXIT_FAILED
+    finally:
+        set_default_backend(None)
+    return 0
+
+
+def print_report(backend: RecordingBackend, terminal: Terminal, *, is_long: bool) -> None:
+    rows, totals = backend.rows(), backend.totals()
+    if is_long:
+        terminal.line(format_table(rows, totals, terminal))
+    if rows or is_long:
+        terminal.line(terminal.dim(f"ramet: {format_summary(totals)}"))
+
+
+def _execute(path: Path, module: ModuleType) -> None:
+    code: CodeType = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+
+
+@contextmanager
+def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[ModuleType]:
+    """A fresh `__main__` for the file; the interpreter is as it was afterwards."""
+    module = ModuleType("__main__")
+    module.__file__ = str(path)
+    module.__dict__["__builtins__"] = builtins
+    saved_main, saved_argv, saved_path = sys.modules["__main__"], sys.argv, sys.path[:]
+    sys.modules["__main__"] = module
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.absolute().parent))
+    try:
+        yield module
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = saved_main, saved_argv, saved_path
+
+
+def _exit_status(exit_request: SystemExit) -> int:
+    """The status that Python itself would end with."""
+    if exit_request.code is None:
+        return 0
+    if isinstance(exit_request.code, int):
+        return exit_request.code
+    print(exit_request.code, file=sys.stderr)
+    return EXIT_FAILED
+
+
+def _is_caused_by(error: BaseException, cause: BaseException) -> bool:
+    current: BaseException | None = error
+    while current is not None:
+        if current is cause:
+            return True
+        current = current.__cause__
+    return False
