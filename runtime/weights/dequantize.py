@@ -30,19 +30,11 @@ def dequantize_rows(rows: Bytes, quantization: GGMLQuantizationType, out: Floats
         NotImplementedError: `gguf` cannot dequantise this type.
     """
     fast = _FAST.get(quantization)
-    if fast is not None:
-        fast(rows.reshape(-1, _BLOCK_BYTES[quantization]), out.reshape(-1, 32))
-        return
-    with np.errstate(all="ignore"):
-        out[...] = reference_dequantize(rows, quantization)
-
-
-def _float32(rows: Bytes, out: Floats) -> None:
-    out[...] = rows.view(np.float32).reshape(out.shape)
-
-
-def _float16(rows: Bytes, out: Floats) -> None:
-    out[...] = rows.view(np.float16).reshape(out.shape)
+    with np.errstate(all="ignore"):  # a damaged scale may be infinite; that is no reason to print warnings
+        if fast is None:
+            out[...] = reference_dequantize(rows, quantization)
+        else:
+            fast(rows.reshape(-1, _BLOCK_BYTES[quantization]), out.reshape(-1, 32))
 
 
 def _unpack_nibbles(packed: Bytes, out: Floats) -> None:

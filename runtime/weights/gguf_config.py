@@ -110,8 +110,9 @@ class _Keys:
             if not value or any(item != value[0] for item in value):
                 raise ModelLoadError(f"{self._source}: {name} differs between layers, which is not supported")
             value = value[0]
-        if isinstance(value, str) and key != "rope.scaling.type":
-            raise ModelLoadError(f"{self._source}: {name}={value!r} must be a number")
+        expected = str if key == "rope.scaling.type" else int | float
+        if value is not None and not isinstance(value, expected):
+            raise self.fail(key, value, "it has the wrong type")
         return value
 
     def require(self, key: str) -> Any:
@@ -131,8 +132,8 @@ def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:
             raise keys.fail("attention.head_count", num_heads, f"it must divide embedding_length={hidden_size}")
         key_dim = hidden_size // num_heads
     value_dim = keys.get("attention.value_length") or key_dim
-    if not isinstance(key_dim, int) or key_dim < 1 or value_dim != key_dim:
-        raise keys.fail("attention.key_length", key_dim, f"it must be positive and equal value_length={value_dim}")
+    if not isinstance(key_dim, int) or key_dim < 2 or key_dim % 2 or value_dim != key_dim:
+        raise keys.fail("attention.key_length", key_dim, f"it must be even and equal value_length={value_dim}")
     return key_dim
 
 
