@@ -127,28 +127,33 @@ class ChatSession:
         num_dropped = self.conversation.num_dropped - num_dropped_before
         if num_dropped:
             self._note(f"context full: the {num_dropped} oldest messages were dropped")
+        shown: list[str] = []
         try:
-            first_text_at = self._follow(generation)
+            first_text_at = self._follow(generation, shown)
             result = generation.result()
         except KeyboardInterrupt:
             generation.cancel()
-            self.conversation.accept_partial(generation.text_so_far())
+            self.conversation.accept_partial("".join(shown))
             self._note("\nstopped")
         except Exception as error:
             if not is_deliberate(error):
                 raise
-            self.conversation.accept_partial(generation.text_so_far())
+            self.conversation.accept_partial("".join(shown))
             self._note(f"\nthe reply failed: {one_line(error)}")
         else:
             self.conversation.accept(result.samples[0])
             self._note("\n" + format_turn(result, first_text_at - start, time.monotonic() - first_text_at))
 
-    def _follow(self, generation: Generation) -> float:
-        """Write the reply as it comes. Returns when its first text came, on the monotonic clock."""
+    def _follow(self, generation: Generation, shown: list[str]) -> float:
+        """Write the reply as it comes and add its pieces to `shown`.
+
+        Returns when its first text came, on the monotonic clock.
+        """
         first_text_at: float | None = None
         for piece in generation.chunks():
             if first_text_at is None:
                 first_text_at = time.monotonic()
+            shown.append(piece)
             self.terminal.write(piece)
         return time.monotonic() if first_text_at is None else first_text_at
 

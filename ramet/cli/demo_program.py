@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..frontend.primitives import gen, select, system, user
-from ..frontend.program import function
-from ..frontend.state import ProgramState
+from .. import ProgramState, function, gen, select, system, user
 
 CATEGORIES = ("billing", "delivery", "returns", "product question")
 

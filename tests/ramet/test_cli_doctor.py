@@ -1,0 +1,115 @@
+"""`ramet doctor`: it finds what is broken, says what to do, and its exit status tells."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+from ramet.cli import checks
+from ramet.cli.main import build_parser, main
+
+
+def findings(*arguments: str) -> dict[str, checks.Check]:
+    args = build_parser().parse_args(["doctor", *arguments])
+    return {check.name: check for check in checks.run_checks(args)}
+
+
+@pytest.mark.model
+def test_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--quick"]) == 0
+    shown = capsys.readouterr().out
+    assert "FAIL" not in shown
+    for name in ("python", "packages", "device", "compiler", "threads", "cache dir", "model", "memory"):
+        assert f"  {name} " in shown
+
+
+def test_a_missing_model_is_a_problem_with_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--quick", "--json", "--model", "no-such.gguf"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False
+    problems = [check for check in report["checks"] if check["status"] == "problem"]
+    assert [check["name"] for check in problems] == ["model"]
+    assert "no-such.gguf" in problems[0]["detail"]
+    assert problems[0]["remedy"]
+
+
+def test_problems_are_marked_and_followed_by_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--quick", "--device", "no-such-device", "--model", "no-such.gguf"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    marked = [idx for idx, line in enumerate(lines) if line.startswith("FAIL")]
+    assert len(marked) == 2
+    assert all(lines[idx + 1].strip().startswith("-> ") for idx in marked)
+    assert lines[-1].startswith("2 of ")
+
+
+def test_a_package_that_is_too_old_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch": "2.9.1+cpu", "numpy": "2.0"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    requires = ["torch>=2.11", "numpy>=1.26", "gguf>=0.17", 'triton>=3.6; extra == "gpu"']
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requires)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    check = findings("--quick")["packages"]
+    assert check.status == "problem"
+    assert check.detail == "needs torch>=2.11 (found 2.9.1+cpu), gguf>=0.17 (missing)"
+    assert check.remedy == 'run pip install --upgrade "torch>=2.11" "gguf>=0.17"'
+
+
+def test_more_threads_than_cores_is_a_warning() -> None:
+    check = findings("--quick", "--threads", "100000")["threads"]
+    assert check.status == "warning"
+    assert check.remedy
+
+
+def test_a_bad_environment_variable_is_a_finding_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMET_NUM_THREADS", "many")
+    check = findings("--quick")["threads"]
+    assert check.status == "problem"
+    assert "RAMET_NUM_THREADS" in check.detail
+    assert check.remedy
+
+
+def test_a_cache_larger_than_the_free_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "free_memory", lambda: 1 << 20)
+    check = findings("--quick", "--kv-cache-memory", "1G")["memory"]
+    assert check.status == "warning"
+    assert "RAMET_KV_CACHE_MEMORY" in check.remedy
+
+
+def test_a_cache_directory_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a directory", encoding="utf-8")
+    monkeypatch.setenv("RAMET_CACHE_DIR", str(file / "below"))
+    check = findings("--quick")["cache dir"]
+    assert check.status == "warning"
+    assert "RAMET_CACHE_DIR" in check.remedy
+
+
+def test_the_cache_directory_lists_converted_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokenizers").mkdir()
+    (tmp_path / "tokenizers" / "a.json").write_bytes(b"x" * 2048)
+    monkeypatch.setenv("RAMET_CACHE_DIR", str(tmp_path))
+    check = findings("--quick")["cache dir"]
+    assert check.status == "ok"
+    assert "1 converted tokenizers (2 KiB)" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (2048, "2 KiB"), (3 << 20, "3 MiB"), (5 << 29, "2.5 GiB")]
+)
+def test_byte_sizes(num_bytes: int, text: str) -> None:
+    assert checks.format_bytes(num_bytes) == text
+
+
+@pytest.mark.model
+def test_the_smoke_generation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out)["checks"][-1]
+    assert last["name"] == "generation"
+    assert "loaded in" in last["detail"]

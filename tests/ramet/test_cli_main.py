@@ -1,0 +1,152 @@
+"""The command line as a whole: what it accepts, and how an error ends."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ramet
+from ramet.cli import main as cli
+from ramet.cli.engine_options import byte_count, engine_options
+from ramet.cli.errors import CommandError, one_line
+
+RAMET = [sys.executable, "-c", "import sys; from ramet.cli.main import main; sys.exit(main())"]
+
+
+def run_ramet(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RAMET, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def raising(error: BaseException) -> cli.Command:
+    def execute(args: argparse.Namespace) -> int:
+        raise error
+
+    return cli.Command("raise an error", lambda parser: None, execute)
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from ramet.cli.main import build_parser; print(build_parser().format_help());"
+        "assert not {'torch', 'numpy', 'transformers', 'tokenizers'} & set(sys.modules), sorted(sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    for name in cli.COMMANDS:
+        assert name in result.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["--version"])
+    assert exit_info.value.code == 0
+    assert capsys.readouterr().out == f"ramet {ramet.__version__}\n"
+
+
+def test_without_a_command_it_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["run"],
+        ["chat", "--threads", "0"],
+        ["chat", "--kv-cache-memory", "lots"],
+        ["doctor", "--no-such"],
+    ],
+)
+def test_a_bad_command_line_ends_with_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(arguments)
+    assert exit_info.value.code == 2
+    assert "usage: ramet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CommandError("cannot do that"),
+        ramet.InvalidSamplingParams("top_p=2 is not allowed"),
+        ramet.ModelLoadError("no such\nmodel"),
+        ramet.GenerationError("it failed"),
+    ],
+)
+def test_errors_on_purpose_are_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "fail", raising(error))
+    assert cli.main(["fail"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"ramet: error: {' '.join(str(error).split())}\n"
+    with pytest.raises(type(error)):
+        cli.main(["fail", "--debug"])
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "fail", raising(ValueError("a bug")))
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main(["fail"])
+
+
+def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "fail", raising(KeyboardInterrupt()))
+    assert cli.main(["fail"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+    code = (
+        "import argparse, sys; from ramet.cli import main as cli\n"
+        "def shout(args):\n"
+        "    for _ in range(100_000): print('x' * 100)\n"
+        "cli.COMMANDS['shout'] = cli.Command('shout', lambda parser: None, shout)\n"
+        "sys.exit(cli.main(['shout']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1
+    assert errors == b""
+
+
+def test_a_model_that_does_not_exist_is_one_line() -> None:
+    result = run_ramet("chat", "--model", "no-such-model.gguf")
+    assert result.returncode == 2
+    assert result.stderr.startswith("ramet: error: ")
+    assert "no-such-model.gguf" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_one_line_adds_causes_that_are_not_named_yet() -> None:
+    error = ramet.GenerationError("gen 'x' failed: disk on fire")
+    error.__cause__ = OSError("disk on fire")
+    assert one_line(error) == "gen 'x' failed: disk on fire"
+    error.__cause__ = OSError("out of space")
+    assert one_line(error) == "gen 'x' failed: disk on fire: out of space"
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"), [("1", 1), ("64k", 65536), ("512M", 512 << 20), ("2G", 2 << 30), ("2GiB", 2 << 30)]
+)
+def test_byte_counts(text: str, num_bytes: int) -> None:
+    assert byte_count(text) == num_bytes
+
+
+def test_only_given_options_reach_the_engine() -> None:
+    parser = cli.build_parser()
+    assert engine_options(parser.parse_args(["chat"])) == {}
+    arguments = ["chat", "--max-model-len", "64", "--kv-cache-memory", "1M", "--no-prefix-caching"]
+    assert engine_options(parser.parse_args(arguments)) == {
+        "max_model_len": 64,
+        "kv_cache_memory": 1 << 20,
+        "enable_prefix_caching": False,
+    }

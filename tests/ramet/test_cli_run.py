@@ -1,0 +1,186 @@
+"""`ramet run`: the program's own output, errors and exit status, and the report."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+import ramet
+from ramet.cli import main as cli
+from ramet.cli import run
+from ramet.cli.errors import CommandError
+from ramet.cli.recording_backend import RecordingBackend
+from ramet.cli.terminal import Terminal
+from ramet.frontend.backends.mock import MockBackend
+
+PROGRAM = """
+import sys
+from ramet import function, gen, select
+
+@function
+def ask(s, question):
+    s += question + gen("answer", max_tokens=8)
+    s += " So: " + select("verdict", ["yes", "no"])
+
+state = ask.run(question="Is it?")
+print(state["answer"], state["verdict"], sys.argv[1:], __name__)
+"""
+
+
+def write_program(tmp_path: Path, source: str) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(source), encoding="utf-8")
+    return path
+
+
+def run_source(tmp_path: Path, source: str, *arguments: str) -> tuple[int, RecordingBackend]:
+    backend = RecordingBackend(lambda: MockBackend("fine"))
+    return run.run_program(write_program(tmp_path, source), arguments, backend), backend
+
+
+def test_the_program_runs_as_main_with_its_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv, path, main_module = sys.argv, sys.path[:], sys.modules["__main__"]
+    status, backend = run_source(tmp_path, PROGRAM, "--report", "x")
+    assert status == 0
+    assert capsys.readouterr().out == "fine no ['--report', 'x'] __main__\n"
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == (argv, path, main_module)
+    rows = backend.rows()
+    assert [row.label for row in rows] == ["gen 'fine'", "select of 2"]
+    assert [row.num_prompt_tokens for row in rows] == [len("Is it?"), len("Is it?fine So: ")]
+    assert [row.num_cached_tokens for row in rows] == [0, len("Is it?fine")]
+
+
+def test_modules_beside_the_file_can_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "beside_the_program.py").write_text("VALUE = 42", encoding="utf-8")
+    try:
+        assert run_source(tmp_path, "import beside_the_program; print(beside_the_program.VALUE)")[0] == 0
+    finally:
+        sys.modules.pop("beside_the_program", None)
+    assert capsys.readouterr().out == "42\n"
+
+
+def test_an_error_shows_the_programs_own_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _ = run_source(tmp_path, "def fail():\n    return 1 / 0\nfail()\n")
+    lines = capsys.readouterr().err.splitlines()
+    assert status == 1
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    files = [line.split('"')[1] for line in lines if line.startswith("  File ")]
+    assert files == [str(tmp_path / "program.py")] * 2
+
+
+def test_an_error_raised_on_purpose_ends_at_the_programs_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = run_source(tmp_path, PROGRAM + 'print(state["no such"])\n')
+    errors = capsys.readouterr().err
+    assert status == 1
+    files = [line.split('"')[1] for line in errors.splitlines() if line.startswith("  File ")]
+    assert files == [str(tmp_path / "program.py")]
+    assert errors.splitlines()[-1].startswith("ramet.frontend.errors.UnknownVariableError: ")
+
+
+def test_a_syntax_error_shows_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _ = run_source(tmp_path, "x = 1\ny = (\n")
+    errors = capsys.readouterr().err
+    assert status == 1
+    assert errors.startswith(f'  File "{tmp_path / "program.py"}", line 2\n')
+    assert "SyntaxError" in errors
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "errors"),
+    [("raise SystemExit", 0, ""), ("import sys; sys.exit(7)", 7, ""), ("import sys; sys.exit('no')", 1, "no\n")],
+)
+def test_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, status: int, errors: str) -> None:
+    assert run_source(tmp_path, source)[0] == status
+    assert capsys.readouterr().err == errors
+
+
+def test_a_backend_that_cannot_be_opened_ends_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attempts = []
+
+    def open_backend() -> MockBackend:
+        attempts.append(1)
+        raise ramet.ModelLoadError("there is no such model")
+
+    with pytest.raises(ramet.ModelLoadError, match="no such model"):
+        run.run_program(write_program(tmp_path, PROGRAM), [], RecordingBackend(open_backend))
+    assert len(attempts) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_program_without_calls_opens_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_program(tmp_path, "print('hello')")
+    assert cli.main(["run", "--model", "no-such-model.gguf", str(path)]) == 0
+    assert capsys.readouterr() == ("hello\n", "")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("missing.py", "does not exist"), (".", "is a directory")])
+def test_a_file_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommandError, match=reason):
+        run.checked_path(name)
+    assert cli.main(["run", name]) == 2
+    assert capsys.readouterr().err.startswith(f"ramet: error: {name!r} {reason}")
+
+
+def test_options_after_the_file_are_the_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_program(tmp_path, "import sys; print(sys.argv[1:])")
+    assert cli.main(["run", "--no-report", str(path), "--model", "x", "-v", "--", "y"]) == 0
+    assert capsys.readouterr().out == "['--model', 'x', '-v', '--', 'y']\n"
+
+
+def test_the_report_is_one_line_or_a_table(tmp_path: Path, screen: io.StringIO) -> None:
+    _, backend = run_source(tmp_path, PROGRAM)
+    run.print_report(backend, Terminal(screen), is_long=False)
+    assert screen.getvalue().startswith("ramet: 2 calls, 21 prompt tokens: 10 from the cache (48%), 11 computed")
+    assert screen.getvalue().count("\n") == 1
+    run.print_report(backend, Terminal(screen), is_long=True)
+    assert "select of 2" in screen.getvalue()
+
+
+def test_calls_that_fail_leave_no_row(tmp_path: Path, screen: io.StringIO) -> None:
+    backend = RecordingBackend(lambda: MockBackend([RuntimeError("broken")]))
+    assert run.run_program(write_program(tmp_path, PROGRAM), [], backend) == 1
+    assert backend.rows() == []
+    run.print_report(backend, Terminal(screen), is_long=False)
+    assert screen.getvalue() == ""
+
+
+def test_one_backend_is_opened_for_many_threads() -> None:
+    opened = []
+
+    def open_backend() -> MockBackend:
+        opened.append(MockBackend())
+        return opened[-1]
+
+    backend = RecordingBackend(open_backend)
+    threads = [threading.Thread(target=backend.info) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 1
+
+
+def test_ctrl_c_in_a_program(tmp_path: Path) -> None:
+    path = write_program(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    code = "import sys; from ramet.cli.main import main; sys.exit(main())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "\nramet: interrupted\n"
