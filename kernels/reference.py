@@ -33,9 +33,8 @@ class ReferenceKernels:
 
     def store_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
         block_size = key_cache.shape[1]
-        for row, slot in enumerate(slots.tolist()):
-            key_cache[slot // block_size, slot % block_size] = key[row].float()
-            value_cache[slot // block_size, slot % block_size] = value[row].float()
+        key_cache[slots // block_size, slots % block_size] = key.float()
+        value_cache[slots // block_size, slots % block_size] = value.float()
 
     def attention(
         self,
