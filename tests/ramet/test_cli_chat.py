@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+
 from ramet.cli.chat import HELP, ChatSession
 from ramet.cli.conversation import Conversation
 from ramet.cli.errors import CommandError
@@ -57,7 +58,8 @@ def test_every_turn_continues_the_tokens_of_the_last(screen: io.StringIO) -> Non
         "Hi",
         "Hello!",
         "And you?",
-    ] + ["Well."]
+        "Well.",
+    ]
     new_tokens = len(token_ids[1]) - backend.requests[1].num_cached_tokens
     assert f"{backend.requests[1].num_cached_tokens} cached, {new_tokens} computed" in screen.getvalue()
     assert "Hello!\n[" in screen.getvalue()

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from ramet.cli import checks
 from ramet.cli.main import build_parser, main
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import ramet
 from ramet.cli import main as cli
 from ramet.cli.engine_options import byte_count, engine_options

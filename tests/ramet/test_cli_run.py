@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 import ramet
 from ramet.cli import main as cli
 from ramet.cli import run

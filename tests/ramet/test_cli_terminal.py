@@ -7,6 +7,7 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ramet.cli.report import CallRow, Totals, format_summary, format_table
 from ramet.cli.terminal import Terminal
 from ramet.cli.wrapped_writer import WrappedWriter
