@@ -281,8 +281,9 @@ class Engine:
             return None
         state.metrics.finished_time = now
         del self._requests[state.request.request_id]
-        self.metrics.num_finished += 1
-        return state.output()
+        output = state.output()
+        self.metrics.num_finished += output.error is None
+        return output
 
     def _give_up(self, state: RequestState, reason: FinishReason, error: Exception) -> list[OutputChunk]:
         """End every live sequence of a request; its blocks are free when this returns."""
@@ -293,9 +294,7 @@ class Engine:
             self.scheduler.remove(sequence)
         output = self._finish_if_done(state, time.monotonic())
         last = state.sequences[-1]
-        return [
-            OutputChunk(state.request.request_id, last.sample_idx, "", (), finish_reason=reason, output=output)
-        ]
+        return [OutputChunk(state.request.request_id, last.sample_idx, "", (), finish_reason=reason, output=output)]
 
     def _fail_request(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
         request_id = sequence.request.request_id

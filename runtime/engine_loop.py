@@ -1,11 +1,11 @@
 """EngineLoop: the one thread that owns an engine, and the handles other threads hold.
 
-    any thread                      engine thread
-    ----------                      -------------
-    submit(request) --- inbox --->  engine.add_request
-                                    engine.step  -> chunks
-    handle.stream()  <-- chunks --  handle of that request
-    handle.abort()  --- inbox --->  engine.abort_request
+any thread                      engine thread
+----------                      -------------
+submit(request) --- inbox --->  engine.add_request
+                                engine.step  -> chunks
+handle.stream()  <-- chunks --  handle of that request
+handle.abort()  --- inbox --->  engine.abort_request
 """
 
 from __future__ import annotations

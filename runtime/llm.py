@@ -124,7 +124,9 @@ class LLM:
                 )
         return self.generate(conversations, sampling_params, use_tqdm=use_tqdm)
 
-    def submit(self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Any) -> RequestHandle:
+    def submit(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Any
+    ) -> RequestHandle:
         """Queue one prompt and return at once; `request_fields` are fields of Request such as priority."""
         return self._loop.submit(self._request(prompt, sampling_params or SamplingParams(), **request_fields))
 
@@ -197,7 +199,10 @@ class _ProgressBar:
 
     def __init__(self, description: str, is_shown: bool | None) -> None:
         self._bar = tqdm(
-            desc=description, unit="tensor", leave=False, disable=not (sys.stderr.isatty() if is_shown is None else is_shown)
+            desc=description,
+            unit="tensor",
+            leave=False,
+            disable=not (sys.stderr.isatty() if is_shown is None else is_shown),
         )
 
     def update(self, done: int, total: int) -> None:

@@ -83,7 +83,9 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Plan one step. Mutates the queues and the cache; every sequence in the plan has blocks for its tokens."""
         batch = Batch()
-        budget = StepBudget(self.config.max_num_batched_tokens, self.config.max_num_seqs, self.config.max_num_logit_rows)
+        budget = StepBudget(
+            self.config.max_num_batched_tokens, self.config.max_num_seqs, self.config.max_num_logit_rows
+        )
         for sequence in list(self.running):
             if sequence.num_uncomputed_tokens == 1:
                 self._schedule_running(sequence, batch, budget)
@@ -189,9 +191,7 @@ class Scheduler:
             return False
         if self.running and not self._has_room(sequence, match):
             return False
-        acquired = self.cache.acquire(
-            sequence.token_ids, match, part.end, namespace=sequence.request.cache_namespace
-        )
+        acquired = self.cache.acquire(sequence.token_ids, match, part.end, namespace=sequence.request.cache_namespace)
         if acquired is None:
             assert self.running, f"{sequence} fits nowhere although nothing runs"
             return False

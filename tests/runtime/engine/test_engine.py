@@ -41,7 +41,9 @@ def test_fork_computes_the_prefix_once_and_copies_one_block_each(make_engine, re
 def test_parallel_samples_share_the_prompt(make_engine, request_of, run, prompt_len):
     engine = make_engine()
     engine.add_request(
-        request_of("a", tokens(2, prompt_len), n=4, temperature=1.0, seed=3, ignore_eos=True, shared_prefix_len=prompt_len)
+        request_of(
+            "a", tokens(2, prompt_len), n=4, temperature=1.0, seed=3, ignore_eos=True, shared_prefix_len=prompt_len
+        )
     )
     (output,) = run(engine).values()
     assert [completion.index for completion in output.outputs] == [0, 1, 2, 3]

@@ -1,0 +1,137 @@
+"""The engine's thread and the handles others hold."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ramet.runtime.engine_loop import EngineLoop
+from ramet.runtime.errors import EngineStoppedError, InvalidRequestError, RequestAbortedError, RequestFailedError
+
+
+@pytest.fixture
+def loop(make_engine):
+    loop = EngineLoop(make_engine(num_blocks=200))
+    yield loop
+    loop.shutdown()
+
+
+def test_requests_from_many_threads_all_end(loop, request_of):
+    outputs = {}
+
+    def ask(idx: int) -> None:
+        handle = loop.submit(request_of(str(idx), [idx, idx + 1, idx + 2], ignore_eos=True))
+        outputs[idx] = handle.result(timeout=30)
+
+    threads = [threading.Thread(target=ask, args=(idx,)) for idx in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outputs) == list(range(20))
+    assert all(len(output.outputs[0].token_ids) == 8 for output in outputs.values())
+
+
+def test_a_stream_started_late_or_twice_begins_at_the_beginning(loop, request_of):
+    handle = loop.submit(request_of("a", [1, 2], ignore_eos=True))
+    output = handle.result(timeout=30)
+    for _ in range(2):
+        chunks = list(handle.stream())
+        assert [token for chunk in chunks for token in chunk.token_ids] == output.outputs[0].token_ids
+        assert "".join(chunk.text for chunk in chunks) == output.outputs[0].text
+        assert chunks[-1].output is output
+
+
+def test_abort_ends_the_stream_with_the_error(loop, request_of):
+    handle = loop.submit(request_of("a", [1, 2], ignore_eos=True, max_tokens=2000))
+    stream = handle.stream()
+    next(stream)
+    handle.abort()
+    with pytest.raises(RequestAbortedError, match="a was aborted"):
+        for _ in stream:
+            pass
+    with pytest.raises(RequestAbortedError):
+        handle.result(timeout=30)
+    assert loop.call(lambda engine: engine.cache.num_private_blocks) == 0
+    handle.abort()
+
+
+def test_timeout_leaves_the_request_running(loop, request_of):
+    handle = loop.submit(request_of("a", [1, 2], ignore_eos=True, max_tokens=1000))
+    with pytest.raises(TimeoutError, match="a did not finish within 0"):
+        handle.result(timeout=0)
+    handle.abort()
+
+
+def test_a_bad_request_in_a_group_refuses_the_group(loop, request_of):
+    with pytest.raises(InvalidRequestError):
+        loop.submit_many([request_of("a", [1]), request_of("b", [])])
+    assert loop.submit(request_of("a", [1])).result(timeout=30).finished
+
+
+def test_a_duplicate_id_fails_the_newcomer_only(loop, request_of):
+    first = loop.submit(request_of("a", [1, 2], ignore_eos=True, max_tokens=1000))
+    second = loop.submit(request_of("a", [1, 2]))
+    with pytest.raises(InvalidRequestError, match="already in use"):
+        second.result(timeout=30)
+    first.abort()
+
+
+def test_done_callbacks_run_once_and_their_errors_are_contained(loop, request_of, caplog):
+    seen = []
+    handle = loop.submit(request_of("a", [1]))
+    handle.add_done_callback(lambda done: 1 / 0)
+    handle.add_done_callback(lambda done: seen.append(done.request.request_id))
+    handle.result(timeout=30)
+    loop.call(lambda engine: None)
+    try:
+        handle.add_done_callback(lambda done: seen.append("late"))
+    finally:
+        assert seen == ["a", "late"]
+    assert loop.submit(request_of("b", [1])).result(timeout=30).finished
+
+
+def test_call_returns_values_and_raises_errors(loop):
+    assert loop.call(lambda engine: engine.cache.num_blocks) == 200
+    with pytest.raises(ZeroDivisionError):
+        loop.call(lambda engine: 1 // 0)
+
+
+def test_a_failed_step_is_the_requests_error(loop, request_of):
+    def break_next_step(engine) -> None:
+        engine.runner.fail_next = RuntimeError("broken kernel")
+
+    loop.call(break_next_step)
+    handle = loop.submit(request_of("a", [1]))
+    with pytest.raises(RequestFailedError, match="broken kernel"):
+        list(handle.stream())
+    assert loop.submit(request_of("b", [1])).result(timeout=30).finished
+
+
+def test_shutdown_ends_what_runs_and_refuses_what_comes(make_engine, request_of):
+    loop = EngineLoop(make_engine())
+    handle = loop.submit(request_of("a", [1, 2], ignore_eos=True, max_tokens=900))
+    loop.shutdown()
+    loop.shutdown()
+    with pytest.raises(EngineStoppedError, match="a ended with the engine"):
+        handle.result(timeout=30)
+    with pytest.raises(EngineStoppedError):
+        loop.submit(request_of("b", [1]))
+    with pytest.raises(EngineStoppedError):
+        loop.call(lambda engine: None)
+
+
+def test_a_broken_engine_hangs_nobody(make_engine, request_of):
+    engine = make_engine()
+    loop = EngineLoop(engine)
+
+    def break_scheduler() -> None:
+        raise AssertionError("impossible")
+
+    engine.scheduler.schedule = break_scheduler
+    handle = loop.submit(request_of("a", [1]))
+    with pytest.raises(EngineStoppedError, match="impossible"):
+        handle.result(timeout=30)
+    with pytest.raises(EngineStoppedError):
+        loop.submit(request_of("b", [1]))
