@@ -12,6 +12,8 @@ from .errors import ModelLoadError
 MAX_SIZE = 1 << 24
 """No size in a configuration (layers, heads, vocabulary, width, context) is larger; a corrupt file may claim so."""
 
+MAX_LAYERS = 1024
+
 ROPE_TYPES: tuple[RopeType, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "factors")
 
 
@@ -40,6 +42,12 @@ class HFConfig:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
             raise self.fail(key, value, f"it must be an integer in [1, {MAX_SIZE}]")
+        return value
+
+    def num_layers(self) -> int:
+        value = self.size("num_hidden_layers")
+        if value > MAX_LAYERS:
+            raise self.fail("num_hidden_layers", value, f"it must be an integer in [1, {MAX_LAYERS}]")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -22,5 +22,5 @@ class LlamaForCausalLM(RotaryDecoder):
             attention_bias=attention_bias,
             attention_output_bias=hf.flag("attention_output_bias", attention_bias),
             mlp_bias=hf.flag("mlp_bias", False),
-            sliding_windows=(window,) * hf.size("num_hidden_layers"),
+            sliding_windows=(window,) * hf.num_layers(),
         )

@@ -20,5 +20,5 @@ class MistralForCausalLM(RotaryDecoder):
             hf,
             architecture="MistralForCausalLM",
             default_num_kv_heads=8,
-            sliding_windows=(window,) * hf.size("num_hidden_layers"),
+            sliding_windows=(window,) * hf.num_layers(),
         )

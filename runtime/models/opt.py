@@ -92,7 +92,7 @@ class OPTForCausalLM:
         hidden_size, num_heads = hf.size("hidden_size"), hf.size("num_attention_heads")
         if hidden_size % num_heads:
             raise hf.fail("hidden_size", hidden_size, f"it must be a multiple of num_attention_heads={num_heads}")
-        num_layers = hf.size("num_hidden_layers")
+        num_layers = hf.num_layers()
         has_bias = hf.flag("enable_bias", True)
         is_norm_before = hf.flag("do_layer_norm_before", True)
         return OPTConfig(

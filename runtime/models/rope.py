@@ -22,22 +22,40 @@ from torch import Tensor
 from .base import RopeConfig, RopeType
 from .errors import ModelLoadError
 
+CHUNK_LEN = 2048
+
 
 class RotaryTable:
-    """cos and sin of every position below `max_model_len`, computed once so that a value never depends on the batch.
+    """cos and sin by position, extended as contexts grow and never recomputed.
 
-    Memory: max_model_len * (rotated dimensions) fp32 values.
+    Values come in chunks of positions of one fixed size, so each is the same whatever the batch and the history.
+    Memory: (longest context so far, rounded up) * (rotated dimensions) fp32 values.
     """
 
-    def __init__(self, inv_freq: Tensor, attention_factor: float, max_model_len: int, device: torch.device) -> None:
-        positions = torch.arange(max_model_len, dtype=torch.float32)
-        angles = positions[:, None] * inv_freq[None, :]
-        self._cos = (angles.cos() * attention_factor).to(device)
-        self._sin = (angles.sin() * attention_factor).to(device)
+    def __init__(self, inv_freq: Tensor, attention_factor: float, device: torch.device) -> None:
+        self._inv_freq = inv_freq
+        self._attention_factor = attention_factor
+        self._device = device
+        self._num_chunks = 1
+        self._cos, self._sin = self._chunk(0)
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos, sin fp32 [T, R/2] of positions int64 [T]."""
+    def at(self, positions: Tensor, context_len: int) -> tuple[Tensor, Tensor]:
+        """cos, sin fp32 [T, R/2] of positions int64 [T], all below `context_len`. May extend the table."""
+        if context_len > self._num_chunks * CHUNK_LEN:
+            self._extend(max(-(-context_len // CHUNK_LEN), 2 * self._num_chunks))
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+
+    def _extend(self, num_chunks: int) -> None:
+        chunks = [self._chunk(chunk_idx) for chunk_idx in range(self._num_chunks, num_chunks)]
+        self._cos = torch.cat([self._cos, *(cos for cos, _ in chunks)])
+        self._sin = torch.cat([self._sin, *(sin for _, sin in chunks)])
+        self._num_chunks = num_chunks
+
+    def _chunk(self, chunk_idx: int) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(chunk_idx * CHUNK_LEN, (chunk_idx + 1) * CHUNK_LEN, dtype=torch.float32)
+        angles = positions[:, None] * self._inv_freq[None, :]
+        cos, sin = angles.cos() * self._attention_factor, angles.sin() * self._attention_factor
+        return cos.to(self._device), sin.to(self._device)
 
 
 def inverse_frequencies(

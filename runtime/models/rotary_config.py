@@ -33,7 +33,7 @@ def read_rotary_config(
     num_kv_heads = hf.size("num_key_value_heads", default_num_kv_heads or num_heads)
     if num_heads % num_kv_heads:
         raise hf.fail("num_key_value_heads", num_kv_heads, f"it must divide num_attention_heads={num_heads}")
-    num_layers = hf.size("num_hidden_layers")
+    num_layers = hf.num_layers()
     return ModelConfig(
         architecture=architecture,
         vocab_size=hf.size("vocab_size"),
@@ -59,7 +59,7 @@ def read_rotary_config(
 
 def layered_sliding_windows(hf: HFConfig) -> tuple[int | None, ...]:
     """Windows of Qwen2 and Qwen3: layers of type "sliding_attention", or those from max_window_layers on."""
-    num_layers = hf.size("num_hidden_layers")
+    num_layers = hf.num_layers()
     window = hf.size("sliding_window", 4096) if hf.flag("use_sliding_window", False) else None
     layer_types = hf.raw.get("layer_types")
     if layer_types is None:

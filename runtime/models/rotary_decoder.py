@@ -62,7 +62,7 @@ class RotaryDecoder:
         inv_freq, attention_factor = inverse_frequencies(
             config.rope, config.head_dim, config.max_position_embeddings, max_model_len
         )
-        self._rope = RotaryTable(inv_freq, attention_factor, max_model_len, parameters.device)
+        self._rope = RotaryTable(inv_freq, attention_factor, parameters.device)
         vocab_shape = (config.vocab_size, config.hidden_size)
         self.embedding = parameters.read("model.embed_tokens.weight", vocab_shape)
         self.layers = [read_layer(config, parameters, layer_idx) for layer_idx in range(config.num_layers)]
@@ -72,7 +72,7 @@ class RotaryDecoder:
 
     def forward(self, batch: ForwardBatch, kv_caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         kernels, eps = self._kernels, self.config.norm_eps
-        cos, sin = self._rope.at(batch.positions)
+        cos, sin = self._rope.at(batch.positions, max(batch.attention.context_lens))
         hidden = F.embedding(batch.token_ids, self.embedding)
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             normed = kernels.rms_norm(hidden, layer.input_norm, eps)

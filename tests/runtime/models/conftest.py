@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from ramet.kernels.attention_plan import build_attention_metadata
 from ramet.kernels.dispatch import KERNELS, select_kernels
 from ramet.kernels.interface import AttentionMetadata, Kernels
 from ramet.runtime.models.base import Model
 from ramet.runtime.weights.load import load_model
 from ramet.runtime.weights.resolve import resolve_model
-from torch import Tensor
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 160
@@ -76,7 +78,7 @@ class PagedRunner:
         with torch.inference_mode():
             logits = self.model.logits(self.model.forward(batch, self.caches))
         assert logits.dtype == torch.float32
-        return [logits[start:end] for start, end in zip(query_starts, query_starts[1:], strict=False)]
+        return [logits[start:end] for start, end in itertools.pairwise(query_starts)]
 
     def run(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Logits of all positions: half of each text in one mixed batch, a chunk of 3, then token by token."""

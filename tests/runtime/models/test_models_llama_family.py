@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
 from ramet.kernels.interface import Kernels
 from ramet.runtime.models.base import Model
-from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from transformers import OPTConfig
+
 from ramet.kernels.interface import Kernels
 from ramet.runtime.models.base import Model
 from ramet.runtime.models.errors import ModelLoadError
-from transformers import OPTConfig
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from ramet.kernels.interface import Kernels
 from ramet.runtime.models.base import Model, RopeConfig
 from ramet.runtime.models.errors import ModelLoadError
@@ -16,8 +19,6 @@ from ramet.runtime.models.hf_config import HFConfig
 from ramet.runtime.models.rope import CHUNK_LEN, RotaryTable, inverse_frequencies
 from ramet.runtime.weights.load import model_config
 from ramet.runtime.weights.resolve import resolve_model
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HEAD_DIM = 16
 SIZES: dict[str, Any] = {
