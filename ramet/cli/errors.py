@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from traceback import TracebackException
 
-_PACKAGE = __package__.partition(".")[0]
+_PACKAGE = __name__.partition(".")[0]
 _PACKAGE_DIR = str(Path(__file__).parent.parent)
 
 

@@ -1,0 +1,122 @@
+"""Every example runs on the bundled model, prints what it promises and finds its shared text in the cache."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet import LLM, LocalBackend
+from ramet.cli.recording_backend import RecordingBackend
+from ramet.cli.run import run_program
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MAX_LINES = 80
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def local_backend() -> Iterator[LocalBackend]:
+    with LLM("smollm2") as llm:
+        yield LocalBackend(llm)
+
+
+class Runner:
+    """Runs an example as `ramet run` does and keeps what it printed."""
+
+    def __init__(self, backend: LocalBackend, capsys: pytest.CaptureFixture[str]) -> None:
+        self.backend = RecordingBackend(lambda: backend)
+        self._capsys = capsys
+        backend.flush_cache()
+
+    def run(self, name: str, *arguments: str) -> list[str]:
+        status = run_program(EXAMPLES / name, arguments, self.backend)
+        captured = self._capsys.readouterr()
+        assert status == 0, captured.err
+        return captured.out.splitlines()
+
+
+@pytest.fixture
+def runner(local_backend: LocalBackend, capsys: pytest.CaptureFixture[str]) -> Runner:
+    return Runner(local_backend, capsys)
+
+
+def test_every_example_is_short_and_tested() -> None:
+    source = Path(__file__).read_text(encoding="utf-8")
+    files = sorted(EXAMPLES.glob("*.py"))
+    assert len(files) >= 6
+    for file in files:
+        assert f'"{file.name}"' in source, f"{file.name} has no test"
+        assert file.read_text(encoding="utf-8").count("\n") <= MAX_LINES
+
+
+def test_agent_with_tools(runner: Runner) -> None:
+    lines = runner.run("agent_with_tools.py", "How tall is Big Ben?")
+    assert lines[0].startswith("Thought: ")
+    assert any(line.startswith("Action: ") for line in lines)
+    assert any(line.startswith("Answer: ") for line in lines)
+    rows = runner.backend.rows()
+    assert rows[0].num_cached_tokens == 0
+    # Every step continues the text of the one before: only what was added is computed.
+    for before, after in itertools.pairwise(rows):
+        assert after.num_cached_tokens >= before.num_prompt_tokens - 1
+
+
+def test_multi_turn_chat(runner: Runner) -> None:
+    lines = runner.run("multi_turn_chat.py")
+    assert sum(line.startswith("> ") for line in lines) == 4
+    assert "Paris" in "\n".join(lines)
+    counts = [re.findall(r"\d+", line) for line in lines if line.startswith("[")]
+    assert len(counts) == 4
+    assert all(int(num_cached) > 2 * int(num_computed) for num_cached, num_computed in counts[1:])
+
+
+def test_few_shot_eval(runner: Runner) -> None:
+    lines = runner.run("few_shot_eval.py")
+    assert sum(line.startswith(("right: ", "wrong: ")) for line in lines) == 4
+    assert re.fullmatch(r"accuracy \d+% of 4", lines[-2])
+    totals = runner.backend.totals()
+    assert f"{totals.num_cached_tokens:,} of {totals.num_prompt_tokens:,}" in lines[-1]
+    assert totals.hit_rate > 0.5
+
+
+def test_few_shot_eval_of_a_file(runner: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "items.jsonl"
+    items = [{"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"} for n in range(1, 4)]
+    path.write_text("".join(json.dumps(item) + "\n" for item in items), encoding="utf-8")
+    lines = runner.run("few_shot_eval.py", str(path), "--limit", "2", "--max-tokens", "8")
+    assert lines[-2].endswith(" of 2")
+    assert len(runner.backend.rows()) == 2
+
+
+def test_tree_of_thought(runner: Runner) -> None:
+    lines = runner.run("tree_of_thought.py")
+    assert sum(line.startswith("plan (") for line in lines) == 3
+    assert any(line.startswith("chosen:") for line in lines)
+    rows = runner.backend.rows()
+    assert len(rows) == 9  # three plans, three verdicts, three answers
+    assert runner.backend.totals().hit_rate > 0.5
+
+
+def test_llm_judge(runner: Runner) -> None:
+    lines = runner.run("llm_judge.py")
+    assert [line.split(":")[0] for line in lines[:3]] == ["- clarity", "- evidence", "- style"]
+    assert any(re.fullmatch(r"overall: (poor|fair|good|excellent)", line) for line in lines)
+    assert runner.backend.totals().hit_rate > 0.5
+
+
+def test_vllm_quickstart() -> None:
+    """On its own, as it loads a model itself."""
+    command = [sys.executable, str(EXAMPLES / "vllm_quickstart.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["Prompt", "Output"] * 4
+    assert lines[4] == "Prompt: 'The capital of France is'"
