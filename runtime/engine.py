@@ -18,7 +18,7 @@ from . import prompt_logprobs
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
-from .errors import RequestFailedError, InvalidRequestError, RequestAbortedError
+from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
 from .metrics import EngineMetrics
 from .outputs import FinishReason, OutputChunk, RequestOutput, TokenLogprobs
 from .request import Request
@@ -143,6 +143,7 @@ class Engine:
                     params.stop_strings,
                     skip_special_tokens=params.skip_special_tokens,
                     include_stop_str_in_output=params.include_stop_str_in_output,
+                    min_tokens=params.min_tokens,
                 ),
             )
             self._num_arrivals += 1

@@ -1,4 +1,4 @@
-"""LLM: a model and its engine in this process; `generate`, `chat` and `stream` for those who have prompts, not programs."""
+"""LLM: a model and its engine in this process: `generate`, `chat`, `stream`, for prompts rather than programs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,151 @@
+"""IncrementalDetokenizer: generated token ids to text, token by token, never taking back what it gave out.
+
+Three things make this harder than calling decode at the end. A token may hold part of a character: bytes wait in an
+incremental UTF-8 decoder until the character is whole. A stop string may be spread over tokens: text that could still
+become one is held back until that is decided. And a caller that goes on from the text needs to know which tokens the
+text is made of: where a stop string cuts a token, its tokens end before it and the rest of the text is left over.
+
+    tokens        | Hel | lo. | \\nUs | er: |        stop string "\\nUser:"
+    published     | Hel | lo. |       |     |        what may become the stop string is held, then dropped
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class TokenBytes(Protocol):
+    """What the detokenizer needs of a tokenizer."""
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def is_special(self, token_id: int) -> bool: ...
+
+
+class IncrementalDetokenizer:
+    """The text of one sample as it grows. Cost: linear in the text, whatever the number of steps.
+
+    Args:
+        stop_strings: end the text; which one ends it, and where, does not depend on how the text is cut into tokens:
+            the one that is complete first, the longer one if two are complete at once.
+        skip_special_tokens: leave special tokens out of the text.
+        include_stop_str_in_output: keep the stop string at the end of the text.
+        min_tokens: stop strings that are complete before this many tokens are ordinary text.
+
+    Attributes:
+        stop_string: the one that ended the text, None so far.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenBytes,
+        stop_strings: Sequence[str] = (),
+        *,
+        skip_special_tokens: bool = True,
+        include_stop_str_in_output: bool = False,
+        min_tokens: int = 0,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stop_strings = tuple(stop_strings)
+        self._skip_special_tokens = skip_special_tokens
+        self._include_stop = include_stop_str_in_output
+        self._min_tokens = min_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._published: list[str] = []
+        self._num_published = 0
+        self._held = ""
+        self._token_ends: list[int | None] = []  # characters of text after each token, None inside a character
+        self.stop_string: str | None = None
+
+    def append(self, token_ids: Sequence[int]) -> str:
+        """Take in tokens; returns the text that is now certain. Tokens after a stop string are ignored."""
+        return "".join([self._append_one(token_id) for token_id in token_ids])
+
+    def finish(self) -> str:
+        """No more tokens: returns what was held back. An unfinished character becomes U+FFFD."""
+        if self.stop_string is not None:
+            return ""
+        rest = self._held + self._decoder.decode(b"", final=True)
+        self._held = ""
+        return self._publish(rest)
+
+    @property
+    def text(self) -> str:
+        """All that was published."""
+        if len(self._published) > 1:
+            self._published = ["".join(self._published)]
+        return self._published[0] if self._published else ""
+
+    @property
+    def num_tokens_within_text(self) -> int:
+        """Leading tokens that lie wholly inside the text; all of them unless a stop string cut it."""
+        if self.stop_string is None:
+            return len(self._token_ends)
+        num_tokens = len(self._token_ends)
+        while num_tokens and not self._is_inside(num_tokens - 1):
+            num_tokens -= 1
+        return num_tokens
+
+    @property
+    def leftover_text(self) -> str:
+        """The end of the text that belongs to a token cut by a stop string."""
+        num_tokens = self.num_tokens_within_text
+        if num_tokens == len(self._token_ends):
+            return ""
+        end = self._token_ends[num_tokens - 1] if num_tokens else 0
+        return self.text[end:]
+
+    def _append_one(self, token_id: int) -> str:
+        if self.stop_string is not None:
+            return ""
+        if self._skip_special_tokens and self._tokenizer.is_special(token_id):
+            new = ""
+        else:
+            new = self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        pending = self._held + new
+        is_inside_character = bool(self._decoder.getstate()[0])
+        self._token_ends.append(None if is_inside_character else self._num_published + len(pending))
+        if not self._stop_strings:
+            return self._publish(pending)
+        if len(self._token_ends) >= self._min_tokens:
+            found = self._find_stop(pending)
+            if found is not None:
+                start, self.stop_string = found
+                self._held = ""
+                return self._publish(pending[: start + len(self.stop_string) if self._include_stop else start])
+        num_safe = len(pending) - self._num_undecided(pending)
+        self._held = pending[num_safe:]
+        return self._publish(pending[:num_safe])
+
+    def _find_stop(self, pending: str) -> tuple[int, str] | None:
+        """Start and text of the stop string that is complete first."""
+        found = [(pending.find(stop), stop) for stop in self._stop_strings]
+        complete = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
+        if not complete:
+            return None
+        _, start, stop = min(complete)
+        return start, stop
+
+    def _num_undecided(self, pending: str) -> int:
+        """Length of the longest end of `pending` that a stop string begins with."""
+        longest = 0
+        for stop in self._stop_strings:
+            start = max(0, len(pending) - len(stop) + 1)
+            while (start := pending.find(stop[0], start)) >= 0 and len(pending) - start > longest:
+                if stop.startswith(pending[start:]):
+                    longest = len(pending) - start
+                    break
+                start += 1
+        return longest
+
+    def _publish(self, text: str) -> str:
+        if text:
+            self._published.append(text)
+            self._num_published += len(text)
+        return text
+
+    def _is_inside(self, token_idx: int) -> bool:
+        end = self._token_ends[token_idx]
+        return end is not None and end <= self._num_published
