@@ -1,0 +1,1 @@
+"""Backends of the language: local (the engine in this process) and mock (scripted, for tests and dry runs)."""

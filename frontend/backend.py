@@ -1,0 +1,107 @@
+"""Backend: what the language needs from whatever runs the model. Token ids go both ways; text is for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..sampling_params import SamplingParams
+from .generation import Generation
+from .handle import Handle
+
+Message = dict[str, str]
+"""One chat message: {"role": ..., "content": ...}."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSegment:
+    """Text not yet tokenised. Only template text may contain special tokens."""
+
+    text: str
+    is_template: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateCall:
+    """One gen, ready to run.
+
+    Attributes:
+        prompt_token_ids: the whole text so far; never empty.
+        shared_prefix_len: leading tokens that sibling branches of a fork share, so that they are computed once.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    shared_prefix_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCall:
+    """One select, ready to run: what is the log-probability of each continuation after the prompt?
+
+    Attributes:
+        prompt_token_ids: what all continuations follow. May be empty: then the first token of a continuation has
+            no log-probability and None is reported for it.
+        continuations: token ids, each non-empty.
+        shared_prefix_len: as for GenerateCall.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    continuations: tuple[tuple[int, ...], ...]
+    shared_prefix_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """Log-probabilities of continuations.
+
+    Attributes:
+        logprobs: per continuation, one value per token.
+        num_prompt_tokens: length of the common prompt.
+        num_cached_tokens: how many of these were in the cache when the first continuation ran.
+    """
+
+    logprobs: tuple[tuple[float | None, ...], ...]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
+
+Scoring = Handle[ScoreResult]
+"""A select under way."""
+
+
+class Backend(Protocol):
+    """Runs a model for the language. All methods may be called from several threads at once.
+
+    `generate` and `score` return at once. They may raise for calls that can never run; a call that fails later
+    reports it through its handle. Callbacks of handles may run in any thread.
+    """
+
+    def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
+        """Token ids of the segments. At the start of a text the model's begin token is put first if it wants one."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of the tokens, special tokens included."""
+        ...
+
+    def role_prefix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        """The template text that opens one more message after the complete `messages`."""
+        ...
+
+    def role_suffix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        """The template text that closes the message opened after `messages`."""
+        ...
+
+    def generate(self, call: GenerateCall) -> Generation: ...
+
+    def score(self, call: ScoreCall) -> Scoring: ...
+
+    def flush_cache(self) -> None:
+        """Forget cached prefixes that are not in use."""
+        ...
+
+    def info(self) -> Mapping[str, object]:
+        """What is running: model, limits, cache state. Keys are the backend's own."""
+        ...

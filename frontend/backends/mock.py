@@ -1,0 +1,284 @@
+"""MockBackend: answers from a script instead of a model. Deterministic; shows exactly which token ids reach a backend.
+
+For tests of programs and of the language itself, and to try a program without a model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
+from ..errors import InvalidProgramError
+from ..generation import GenerateResult, Generation, Sample, TokenLogprob
+from ..handle import Handle
+from .mock_tokenizer import MockTokenizer
+
+Reply = str | BaseException
+GenerateScript = Callable[[GenerateCall, str], Reply]
+ScoreScript = Callable[[str, str], float | BaseException]
+Mode = Literal["immediate", "manual", "background"]
+
+CHAT_TOKENS = ("<|begin|>", "<|start|>", "<|end|>")
+
+
+class MockCancelledError(RuntimeError):
+    """A call of the mock backend was cancelled before it was answered."""
+
+
+@dataclass(eq=False)
+class MockRequest:
+    """A call that reached the backend; in manual mode the test answers it when it wants.
+
+    Attributes:
+        call: exactly what was sent.
+        prompt: its prompt as text.
+        num_cached_tokens: how much of the prompt earlier calls had already brought in.
+    """
+
+    call: GenerateCall | ScoreCall
+    prompt: str
+    num_cached_tokens: int
+    answer: Callable[[], None] = field(repr=False)
+    push: Callable[[str], None] = field(repr=False)
+    is_answered: bool = False
+
+
+class MockBackend:
+    """A scripted backend.
+
+    Replies go through the call's own limits as a model's would: cut at `max_tokens` and at stop strings. Scripts get
+    the prompt as text; an exception they return or raise is the call's failure.
+
+    Args:
+        replies: what gen answers: a function of the call and its prompt; a list, used up in order of arrival; or one
+            text for all.
+        scores: log-probability of each token of a choice, as a function of the prompt and the choice's remaining text.
+            The default prefers short text.
+        tokenizer: the default knows CHAT_TOKENS and no merges.
+        mode: "immediate" answers inside the call; "manual" waits for `answer_next` or `answer_all`; "background"
+            answers in order from one thread, character by character, until `close`.
+
+    Attributes:
+        requests: every call that reached the backend, in order of arrival.
+    """
+
+    def __init__(
+        self,
+        replies: GenerateScript | Sequence[Reply] | str = "ok",
+        *,
+        scores: ScoreScript | None = None,
+        tokenizer: MockTokenizer | None = None,
+        mode: Mode = "immediate",
+    ) -> None:
+        if mode not in ("immediate", "manual", "background"):
+            raise InvalidProgramError(f"mode={mode!r} is not allowed: use 'immediate', 'manual' or 'background'")
+        self.tokenizer = tokenizer if tokenizer is not None else MockTokenizer(special_tokens=CHAT_TOKENS)
+        self.requests: list[MockRequest] = []
+        self._script = _as_script(replies)
+        self._scores = scores if scores is not None else lambda prompt, choice: -float(len(choice))
+        self._mode = mode
+        self._changed = threading.Condition()
+        self._waiting: deque[MockRequest] = deque()
+        self._seen: dict[int, dict[int, object]] = {}
+        self._is_closed = False
+        self._worker = threading.Thread(target=self._work, name="ramet-mock", daemon=True)
+        if mode == "background":
+            self._worker.start()
+
+    # The Backend protocol
+
+    def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
+        return self.tokenizer.encode(segments, at_start=at_start)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(token_ids)
+
+    def role_prefix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        return (TextSegment(f"<|start|>{role}\n", is_template=True),)
+
+    def role_suffix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        return (TextSegment("<|end|>\n", is_template=True),)
+
+    def generate(self, call: GenerateCall) -> Generation:
+        generation = Generation(on_cancel=lambda: self._cancel(request, generation))
+        request = self._receive(call, lambda: self._answer_generate(call, request, generation), generation.push)
+        self._dispatch(request)
+        return generation
+
+    def score(self, call: ScoreCall) -> Scoring:
+        scoring: Scoring = Handle(on_cancel=lambda: self._cancel(request, scoring))
+        request = self._receive(call, lambda: self._answer_score(call, request, scoring), lambda text: None)
+        self._dispatch(request)
+        return scoring
+
+    def flush_cache(self) -> None:
+        with self._changed:
+            self._seen.clear()
+
+    def info(self) -> Mapping[str, object]:
+        return {"backend": "mock", "mode": self._mode, "num_requests": len(self.requests)}
+
+    # What a test does
+
+    @property
+    def waiting(self) -> tuple[MockRequest, ...]:
+        """Calls that have no answer yet, oldest first."""
+        with self._changed:
+            return tuple(self._waiting)
+
+    def answer(self, request: MockRequest) -> None:
+        """Answer one waiting call now, in this thread."""
+        if self._take(request):
+            request.answer()
+
+    def answer_next(self) -> None:
+        """Answer the oldest waiting call."""
+        self.answer(self.waiting[0])
+
+    def answer_all(self) -> None:
+        """Answer waiting calls, those that follow from the answers included, until none is left."""
+        while self.waiting:
+            self.answer_next()
+
+    def close(self) -> None:
+        """End the background thread; calls without an answer fail. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._worker.is_alive():
+            self._worker.join()
+
+    # Inside
+
+    def _receive(
+        self, call: GenerateCall | ScoreCall, answer: Callable[[], None], push: Callable[[str], None]
+    ) -> MockRequest:
+        with self._changed:
+            if self._is_closed:
+                raise MockCancelledError("the mock backend is closed")
+            num_cached_tokens = self._remember(call.prompt_token_ids)
+            request = MockRequest(call, self.decode(call.prompt_token_ids), num_cached_tokens, answer, push)
+            self.requests.append(request)
+            self._waiting.append(request)
+            self._changed.notify_all()
+        return request
+
+    def _dispatch(self, request: MockRequest) -> None:
+        if self._mode == "immediate":
+            self.answer(request)
+
+    def _take(self, request: MockRequest) -> bool:
+        """Whether this caller is the one to settle the request."""
+        with self._changed:
+            if request.is_answered:
+                return False
+            request.is_answered = True
+            self._waiting.remove(request)
+            return True
+
+    def _cancel(self, request: MockRequest, handle: Handle[GenerateResult] | Scoring) -> None:
+        if self._take(request):
+            handle.fail(MockCancelledError("the call was cancelled"))
+
+    def _remember(self, token_ids: Sequence[int]) -> int:
+        """Add a prefix to those seen; how much of it was seen before, at most all but the last token."""
+        node: dict[int, object] = self._seen  # type: ignore[assignment]
+        num_known = 0
+        is_known = True
+        for token_id in token_ids:
+            is_known = is_known and token_id in node
+            num_known += is_known
+            node = node.setdefault(token_id, {})  # type: ignore[assignment]
+        return min(num_known, max(len(token_ids) - 1, 0))
+
+    def _answer_generate(self, call: GenerateCall, request: MockRequest, generation: Generation) -> None:
+        try:
+            samples = tuple(self._sample(call, request.prompt) for _ in range(call.sampling_params.n))
+        except BaseException as error:
+            generation.fail(error)
+            return
+        if self._mode == "background":
+            for character in samples[0].text:
+                generation.push(character)
+        with self._changed:
+            self._remember((*call.prompt_token_ids, *samples[0].kept_token_ids))
+        generation.finish(GenerateResult(samples, len(call.prompt_token_ids), request.num_cached_tokens))
+
+    def _sample(self, call: GenerateCall, prompt: str) -> Sample:
+        """One scripted reply, cut the way a model's output is."""
+        reply = self._script(call, prompt)
+        if isinstance(reply, BaseException):
+            raise reply
+        params = call.sampling_params
+        token_ids = self.tokenizer.encode([TextSegment(reply)], at_start=False)
+        finish_reason = "stop"
+        if params.max_tokens is not None and len(token_ids) > params.max_tokens:
+            token_ids, finish_reason = token_ids[: params.max_tokens], "length"
+        text = self.decode(token_ids)
+        hits = [(text.index(stop), stop) for stop in params.stop_strings if stop in text]
+        stop_reason: str | None = None
+        if hits:
+            end, stop_reason = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
+            token_ids = self._ids_covering(token_ids, end + len(stop_reason))
+            text, finish_reason = text[:end], "stop"
+        kept = self._ids_inside(token_ids, len(text))
+        logprobs = None if params.logprobs is None else tuple(TokenLogprob(token_id, -1.0) for token_id in token_ids)
+        leftover = text[len(self.decode(kept)) :]
+        return Sample(text, tuple(token_ids), tuple(kept), leftover, finish_reason, stop_reason, logprobs)
+
+    def _ids_covering(self, token_ids: Sequence[int], num_chars: int) -> list[int]:
+        covering: list[int] = []
+        while len(self.decode(covering)) < num_chars:
+            covering.append(token_ids[len(covering)])
+        return covering
+
+    def _ids_inside(self, token_ids: Sequence[int], num_chars: int) -> list[int]:
+        inside: list[int] = []
+        for token_id in token_ids:
+            num_chars -= len(self.tokenizer.token_text(token_id))
+            if num_chars < 0:
+                break
+            inside.append(token_id)
+        return inside
+
+    def _answer_score(self, call: ScoreCall, request: MockRequest, scoring: Scoring) -> None:
+        logprobs: list[tuple[float | None, ...]] = []
+        try:
+            for token_ids in call.continuations:
+                value = self._scores(request.prompt, self.decode(token_ids))
+                if isinstance(value, BaseException):
+                    raise value
+                first = value if call.prompt_token_ids else None
+                logprobs.append((first, *[value] * (len(token_ids) - 1)))
+        except BaseException as error:
+            scoring.fail(error)
+            return
+        scoring.finish(ScoreResult(tuple(logprobs), len(call.prompt_token_ids), request.num_cached_tokens))
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    return
+                request = self._waiting[0]
+            self.answer(request)
+
+
+def _as_script(replies: GenerateScript | Sequence[Reply] | str) -> GenerateScript:
+    if callable(replies):
+        return replies
+    if isinstance(replies, str):
+        return lambda call, prompt: replies
+    left = deque(replies)
+
+    def next_reply(call: GenerateCall, prompt: str) -> Reply:
+        if not left:
+            raise InvalidProgramError(f"the mock backend has no reply left for the prompt {prompt!r}")
+        return left.popleft()
+
+    return next_reply

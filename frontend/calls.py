@@ -1,0 +1,250 @@
+"""Calls: what a program asked for, in order, with what came of it. Together they are the graph of a run."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..sampling_params import SamplingParams
+from .choices import ChoiceLogprobs, ChoicesMethod
+from .errors import GenerationError, ProgramCancelledError, ProgramError, ReadTimeoutError
+from .generation import Generation, Sample
+
+CallKind = Literal["text", "gen", "select", "fork", "join"]
+
+_PACKAGE_DIR = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceScore:
+    """One choice of a select: its log-probabilities and the score they gave."""
+
+    choice: ChoiceLogprobs
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallMeta:
+    """What running a gen or select took. Times are seconds.
+
+    Attributes:
+        num_prompt_tokens: tokens before the call.
+        num_cached_tokens: how many of them the cache held.
+        num_generated_tokens: tokens produced, over all samples; 0 for select.
+        finish_reason: "stop" or "length"; "select" for a select.
+        stop_reason: stop string or stop token id that ended it, if any.
+        samples: of a gen, with token ids and logprobs.
+        choices: of a select, in the order they were given.
+        first_token_s: from submission to the first token, if known.
+        duration_s: from submission to the end.
+    """
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    finish_reason: str
+    stop_reason: str | int | None
+    samples: tuple[Sample, ...]
+    choices: tuple[ChoiceScore, ...]
+    first_token_s: float | None
+    duration_s: float
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Prompt tokens that were not in the cache."""
+        return self.num_prompt_tokens - self.num_cached_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why something has no value. A fresh exception is made for every reader."""
+
+    message: str
+    cause: BaseException | None
+    error_type: type[ProgramError] = GenerationError
+
+    def to_error(self) -> ProgramError:
+        error = self.error_type(self.message)
+        error.__cause__ = self.cause
+        return error
+
+    def of_dependent(self, record: CallRecord) -> Failure:
+        """The failure of a call that could not run because of this one."""
+        if self.error_type is ProgramCancelledError:
+            return Failure(f"{record.describe()} was cancelled", self.cause, ProgramCancelledError)
+        return Failure(f"{record.describe()} was not run: {self.message}", self.to_error())
+
+
+@dataclass(slots=True, eq=False)
+class CallRecord:
+    """One node of the graph of a run.
+
+    Attributes:
+        call_id: position in the run, from 0, in the order the program asked.
+        parent_ids: the calls directly before it: one in the same branch, the fork for a branch's first call, the last
+            call of every branch for a join.
+        branch: which branch it belongs to: () for the program itself, (1, 0) for branch 0 of branch 1.
+        source: file and line of the program that asked.
+        text: of a text node.
+        sampling_params: of a gen.
+        choices: of a select.
+        num_branches: of a fork or join.
+        submitted_at: when it went to the backend, on the monotonic clock.
+        meta: once it has succeeded.
+        failure: once it has failed.
+    """
+
+    call_id: int
+    kind: CallKind
+    name: str | None
+    parent_ids: tuple[int, ...]
+    branch: tuple[int, ...]
+    source: str
+    text: str = ""
+    sampling_params: SamplingParams | None = None
+    choices: tuple[str, ...] = ()
+    num_branches: int = 0
+    submitted_at: float | None = None
+    meta: CallMeta | None = None
+    failure: Failure | None = None
+    _token_log: Sequence[int] = field(default=(), repr=False)
+    _prompt_len: int = field(default=0, repr=False)
+
+    def set_prompt(self, token_log: Sequence[int], prompt_len: int) -> None:
+        """The prompt is the first `prompt_len` items of `token_log`, a list that only ever grows."""
+        self._token_log = token_log
+        self._prompt_len = prompt_len
+        self.submitted_at = time.monotonic()
+
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """The exact token ids before a gen or select; empty until it was submitted."""
+        return tuple(self._token_log[: self._prompt_len])
+
+    def describe(self) -> str:
+        name = f" {self.name!r}" if self.name is not None else ""
+        return f"{self.kind}{name} at {self.source}"
+
+
+class CallGraph:
+    """Every call of one run, in the order the program asked for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: list[CallRecord] = []
+
+    def add(
+        self, kind: CallKind, parent_ids: tuple[int, ...], branch: tuple[int, ...], name: str | None = None
+    ) -> CallRecord:
+        """A new record; its source is the line of the program that is running in this thread."""
+        source = call_site()
+        with self._lock:
+            record = CallRecord(len(self._records), kind, name, parent_ids, branch, source)
+            self._records.append(record)
+        return record
+
+    def records(self) -> tuple[CallRecord, ...]:
+        with self._lock:
+            return tuple(self._records)
+
+
+class Call:
+    """A gen or select of a run: its record, its handle once it was submitted, its value once it is done."""
+
+    def __init__(self, record: CallRecord, method: ChoicesMethod | None = None) -> None:
+        self.record = record
+        self.method = method
+        self.text = ""
+        self._started: Future[Generation | None] = Future()
+        self._outcome: Future[object] = Future()
+
+    def start(self, generation: Generation | None) -> None:
+        """It was submitted; a select has no generation to follow."""
+        self._started.set_result(generation)
+
+    def succeed(self, value: object, text: str, meta: CallMeta) -> None:
+        """It ended with `value`; `text` is what it adds to the state."""
+        self.text = text
+        self.record.meta = meta
+        self._outcome.set_result(value)
+
+    def fail(self, failure: Failure) -> None:
+        self.record.failure = failure
+        if not self._started.done():
+            self._started.set_result(None)
+        self._outcome.set_result(failure)
+
+    @property
+    def is_done(self) -> bool:
+        return self._outcome.done()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until it has ended, well or not.
+
+        Raises:
+            ReadTimeoutError: it has not ended within `timeout` seconds.
+        """
+        try:
+            self._outcome.result(timeout)
+        except TimeoutError:
+            raise ReadTimeoutError(
+                f"{self.record.describe()} has no value yet after {timeout} s; it is still running"
+            ) from None
+
+    def get(self, timeout: float | None = None) -> object:
+        """The value; blocks until it is there.
+
+        Raises:
+            GenerationError, ProgramCancelledError: there is none, with the cause.
+            ReadTimeoutError: not within `timeout` seconds.
+        """
+        self.wait(timeout)
+        value = self._outcome.result()
+        if isinstance(value, Failure):
+            raise value.to_error()
+        return value
+
+    def meta(self, timeout: float | None = None) -> CallMeta:
+        """What it took; blocks and raises like `get`."""
+        self.get(timeout)
+        assert self.record.meta is not None
+        return self.record.meta
+
+    def chunks(self, timeout: float | None = None) -> Iterator[str]:
+        """Its text from the beginning as it comes; blocks for what is not there yet.
+
+        Raises:
+            GenerationError, ProgramCancelledError: after what there was of the text, if it failed.
+            ReadTimeoutError: nothing new came for `timeout` seconds.
+        """
+        try:
+            generation = self._started.result(timeout)
+        except TimeoutError:
+            raise ReadTimeoutError(f"{self.record.describe()} has not started after {timeout} s") from None
+        if generation is not None:
+            yield from generation.chunks(timeout)
+            self.get(timeout)
+            return
+        self.get(timeout)
+        yield self.text
+
+    def text_so_far(self) -> str:
+        """The text there is now; never blocks."""
+        if self._outcome.done() or not self._started.done():
+            return self.text
+        generation = self._started.result()
+        return "" if generation is None else generation.text_so_far()
+
+
+def call_site() -> str:
+    """File and line of the nearest caller outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -1,0 +1,51 @@
+"""Errors of the language. They are raised where a value is read, with the cause chained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class ProgramError(RuntimeError):
+    """A program, or a call in it, did not produce the value that was read. `__cause__` says why."""
+
+
+class GenerationError(ProgramError):
+    """A gen or select failed, or could not run because something before it failed."""
+
+
+class ProgramCancelledError(ProgramError):
+    """The program was cancelled before the value was there."""
+
+
+class ForkError(ProgramError):
+    """Some branches of a joined variable failed.
+
+    Attributes:
+        results: one entry per branch that binds the variable, in branch order: its value, or the exception.
+    """
+
+    def __init__(self, message: str, results: Sequence[object]) -> None:
+        super().__init__(message)
+        self.results = list(results)
+
+
+class InvalidProgramError(ValueError):
+    """A program was written or called wrongly: a bad argument, role, name or expression."""
+
+
+class UnknownVariableError(KeyError):
+    """A state has no variable of that name. The message lists the names it has."""
+
+    def __init__(self, name: object, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        listing = ", ".join(repr(item) for item in self.known) or "none"
+        self.message = f"the program has no variable {name!r}; variables so far: {listing}"
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ReadTimeoutError(TimeoutError):
+    """A value was not there within the timeout the reader gave."""

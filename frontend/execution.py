@@ -1,0 +1,184 @@
+"""One gen or select on its way through the backend: what is sent, and what its outcome does to the token log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .backend import Backend, GenerateCall, ScoreCall, ScoreResult, Scoring, TextSegment
+from .calls import Call, CallMeta, ChoiceScore
+from .choices import ChoiceLogprobs
+from .errors import InvalidProgramError
+from .generation import Generation
+from .handle import Handle
+from .token_log import TokenLog, common_prefix_len
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call gives: the value bound to its name, the text it adds to the state, and what it took."""
+
+    value: object
+    text: str
+    meta: CallMeta
+
+
+class Execution(Protocol):
+    """A submitted call. `finish` may be called once all handles are settled."""
+
+    @property
+    def handles(self) -> Sequence[Handle[Any]]: ...
+
+    @property
+    def generation(self) -> Generation | None:
+        """What a reader can follow while it runs."""
+        ...
+
+    def finish(self) -> Outcome:
+        """Add what came of it to the token log.
+
+        Raises:
+            BaseException: what the backend failed with.
+        """
+        ...
+
+
+def submit(call: Call, tokens: TokenLog, backend: Backend) -> Execution:
+    """Send a call to the backend. Tokenises the pending text of `tokens`.
+
+    Raises:
+        InvalidProgramError: there is no text before the call.
+        Exception: what the backend refuses it with.
+    """
+    return SelectExecution(call, tokens, backend) if call.method is not None else GenExecution(call, tokens, backend)
+
+
+class GenExecution:
+    """A gen under way."""
+
+    def __init__(self, call: Call, tokens: TokenLog, backend: Backend) -> None:
+        tokens.commit()
+        if not tokens.token_ids:
+            raise InvalidProgramError("there is no text before it; a model continues text, so append some first")
+        params = call.record.sampling_params
+        assert params is not None
+        self._call = call
+        self._tokens = tokens
+        call.record.set_prompt(tokens.token_ids, len(tokens.token_ids))
+        self._generation = backend.generate(
+            GenerateCall(tuple(tokens.token_ids), params, shared_prefix_len=tokens.shared_prefix_len)
+        )
+
+    @property
+    def handles(self) -> Sequence[Handle[Any]]:
+        return (self._generation,)
+
+    @property
+    def generation(self) -> Generation | None:
+        return self._generation
+
+    def finish(self) -> Outcome:
+        result = self._generation.result(timeout=0)
+        first = result.samples[0]
+        self._tokens.add_generated(first.kept_token_ids, first.leftover_text)
+        meta = CallMeta(
+            num_prompt_tokens=result.num_prompt_tokens,
+            num_cached_tokens=result.num_cached_tokens,
+            num_generated_tokens=sum(len(sample.token_ids) for sample in result.samples),
+            finish_reason=first.finish_reason,
+            stop_reason=first.stop_reason,
+            samples=result.samples,
+            choices=(),
+            first_token_s=result.first_token_s,
+            duration_s=_seconds_since_submission(self._call),
+        )
+        params = self._call.record.sampling_params
+        assert params is not None
+        value = first.text if params.n == 1 else [sample.text for sample in result.samples]
+        return Outcome(value, first.text, meta)
+
+
+class SelectExecution:
+    """A select under way.
+
+    Each choice is tokenised together with the text before it, and all are scored from the first token at which any of
+    these tokenisations leaves that of the text alone. So a choice that merges with the end of the text, such as " no"
+    after "Answer:", is scored as the model would have written it, over the same characters as its rivals.
+    """
+
+    def __init__(self, call: Call, tokens: TokenLog, backend: Backend) -> None:
+        self._call = call
+        self._tokens = tokens
+        self._continuations = _split_choices(call.record.choices, tokens, backend)
+        if not tokens.token_ids:
+            raise InvalidProgramError(
+                "there is no text before it; choices are scored after some text, so append some first"
+            )
+        call.record.set_prompt(tokens.token_ids, len(tokens.token_ids))
+        prompt = tuple(tokens.token_ids)
+        self._scoring: Scoring = backend.score(ScoreCall(prompt, self._continuations, tokens.shared_prefix_len))
+        self._unconditional: Scoring | None = None
+        if call.method is not None and call.method.needs_unconditional:
+            start = tuple(backend.encode([], at_start=True))
+            self._unconditional = backend.score(ScoreCall(start, self._continuations))
+
+    @property
+    def handles(self) -> Sequence[Handle[Any]]:
+        return (self._scoring,) if self._unconditional is None else (self._scoring, self._unconditional)
+
+    @property
+    def generation(self) -> Generation | None:
+        return None
+
+    def finish(self) -> Outcome:
+        result = self._scoring.result(timeout=0)
+        unconditional = None if self._unconditional is None else self._unconditional.result(timeout=0)
+        choices = self._choice_logprobs(result, unconditional)
+        assert self._call.method is not None
+        scores = self._call.method.scores(choices)
+        winner = max(range(len(choices)), key=lambda idx: scores[idx])
+        self._tokens.add_generated(self._continuations[winner])
+        meta = CallMeta(
+            num_prompt_tokens=result.num_prompt_tokens,
+            num_cached_tokens=result.num_cached_tokens,
+            num_generated_tokens=0,
+            finish_reason="select",
+            stop_reason=None,
+            samples=(),
+            choices=tuple(ChoiceScore(choice, score) for choice, score in zip(choices, scores, strict=True)),
+            first_token_s=None,
+            duration_s=_seconds_since_submission(self._call),
+        )
+        text = choices[winner].text
+        return Outcome(text, text, meta)
+
+    def _choice_logprobs(self, result: ScoreResult, unconditional: ScoreResult | None) -> list[ChoiceLogprobs]:
+        choices = []
+        for idx, text in enumerate(self._call.record.choices):
+            logprobs = tuple(value for value in result.logprobs[idx] if value is not None)
+            assert len(logprobs) == len(self._continuations[idx]), "a backend must score every token after a prompt"
+            free = None
+            if unconditional is not None:
+                free = tuple(0.0 if value is None else value for value in unconditional.logprobs[idx])
+            choices.append(ChoiceLogprobs(text, self._continuations[idx], logprobs, free))
+        return choices
+
+
+def _split_choices(choices: Sequence[str], tokens: TokenLog, backend: Backend) -> tuple[tuple[int, ...], ...]:
+    """Commit the tokens that all choices have in common with the text before them; return the rest of each choice."""
+    alone = tokens.encode_pending()
+    joint = [tokens.encode_pending(choice) for choice in choices]
+    common_len = min(common_prefix_len(alone, ids) for ids in joint)
+    if common_len == 0 and not tokens.token_ids and alone:
+        # Every token of the prompt would be scored, but the first has nothing before it: keep the prompt as it is.
+        common_len = len(alone)
+        joint = [[*alone, *backend.encode([TextSegment(choice)], at_start=False)] for choice in choices]
+    tokens.commit_as(joint[0][:common_len])
+    return tuple(tuple(ids[common_len:]) for ids in joint)
+
+
+def _seconds_since_submission(call: Call) -> float:
+    assert call.record.submitted_at is not None
+    return time.monotonic() - call.record.submitted_at

@@ -1,0 +1,105 @@
+"""ForkGroup: the branches of a fork, which share everything up to it and then go their own ways side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from .errors import InvalidProgramError
+from .primitives import Expression
+from .values import Joined, OnError
+
+Appendable = Expression | str
+
+
+class Branch(Protocol):
+    """What the group needs from a state."""
+
+    def append(self, expression: Appendable | Sequence[Appendable]) -> None: ...
+
+
+BranchT = TypeVar("BranchT", bound=Branch)
+
+
+class JoinedValues(Mapping[str, list[Any]]):
+    """Name to list of the branches' values, in branch order. Reading one blocks until all of it is there."""
+
+    def __init__(self, values: Mapping[str, Joined]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """Raises ForkError if a branch failed, and KeyError if no branch binds the name."""
+        return self._values[name].get()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name!r}: {'done' if value.is_done else 'pending'}" for name, value in self._values.items())
+        return f"<JoinedValues {{{shown}}}>"
+
+
+class ForkGroup(Generic[BranchT]):
+    """The branches of one fork: `group[i]`, iteration, `len(group)`, `group += ...`, `group.join()`."""
+
+    def __init__(
+        self, branches: Sequence[BranchT], join: Callable[[Sequence[BranchT], OnError], Mapping[str, Joined]]
+    ) -> None:
+        self._branches = tuple(branches)
+        self._join = join
+
+    def __len__(self) -> int:
+        return len(self._branches)
+
+    def __getitem__(self, idx: int) -> BranchT:
+        return self._branches[idx]
+
+    def __setitem__(self, idx: int, branch: BranchT) -> None:
+        """Makes `group[i] += ...` work; a branch cannot be replaced by another."""
+        if branch is not self._branches[idx]:
+            raise InvalidProgramError(
+                f"branch {idx} of a fork cannot be replaced; append to it with group[{idx}] += ..."
+            )
+
+    def __iter__(self) -> Iterator[BranchT]:
+        return iter(self._branches)
+
+    def __iadd__(self, other: Appendable | Sequence[Appendable] | Callable[[int], Appendable]) -> ForkGroup[BranchT]:
+        """Append to every branch: the same to all, the i-th item of a list, or what a function gives for i.
+
+        Raises:
+            InvalidProgramError: a list whose length is not the number of branches.
+        """
+        if isinstance(other, Expression | str):
+            parts: Sequence[Appendable] = [other] * len(self)
+        elif callable(other):
+            parts = [other(idx) for idx in range(len(self))]
+        else:
+            parts = list(other)
+            if len(parts) != len(self):
+                raise InvalidProgramError(
+                    f"cannot append a list of {len(parts)} expressions to {len(self)} branches: give one per branch"
+                )
+        for branch, part in zip(self._branches, parts, strict=True):
+            branch.append(part)
+        return self
+
+    def join(self, *, on_error: OnError = "raise") -> JoinedValues:
+        """Bind in the parent, as a list in branch order, every name that branches bound since the fork.
+
+        Does not block. A name the parent has already is bound anew, as by any assignment; the branches' own values
+        stay readable through the branches. A branch that did not bind a name has no entry in its list. A branch that
+        failed has one: reading the list raises ForkError, or with on_error="return" gives the exception as the entry.
+
+        Raises:
+            InvalidProgramError: another value for on_error.
+        """
+        if on_error not in ("raise", "return"):
+            raise InvalidProgramError(f"join(on_error={on_error!r}) is not allowed: use 'raise' or 'return'")
+        return JoinedValues(self._join(self._branches, on_error))
+
+    def __repr__(self) -> str:
+        return f"<ForkGroup of {len(self)} branches>"

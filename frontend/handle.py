@@ -1,0 +1,60 @@
+"""Handle: a backend call under way. The backend settles it once; any thread may wait for it, watch it or give it up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """A call under way whose outcome is a T.
+
+    The writer (the backend) calls `finish` or `fail` once, also after `cancel`. Readers call the rest.
+    """
+
+    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+        """`on_cancel` is called at most once, when nobody wants the outcome any more; the writer must then still settle
+        the handle, usually with `fail`."""
+        self._future: Future[T] = Future()
+        self._cancel_lock = threading.Lock()
+        self._on_cancel = on_cancel
+
+    def finish(self, result: T) -> None:
+        """Settle with a result. Runs the callbacks in the calling thread."""
+        self._future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Settle with an error. Runs the callbacks in the calling thread."""
+        self._future.set_exception(error)
+
+    @property
+    def is_done(self) -> bool:
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> T:
+        """The outcome; blocks until it is there.
+
+        Raises:
+            TimeoutError: it is not there within `timeout` seconds.
+            BaseException: what the backend failed with.
+        """
+        return self._future.result(timeout)
+
+    def error(self) -> BaseException | None:
+        """What it failed with; only to be called once done."""
+        return self._future.exception(timeout=0)
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once settled, or now if that has passed. It must not block or raise."""
+        self._future.add_done_callback(lambda _: callback())
+
+    def cancel(self) -> None:
+        """Say that the outcome is no longer wanted."""
+        with self._cancel_lock:
+            on_cancel, self._on_cancel = self._on_cancel, None
+        if on_cancel is not None and not self._future.done():
+            on_cancel()

@@ -1,0 +1,91 @@
+"""Progress: how far a batch is. One line that is rewritten on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+TERMINAL_INTERVAL_S = 0.1
+PLAIN_INTERVAL_S = 10.0
+
+
+class Progress:
+    """Counts finished items and shows them. Thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._total = total
+        self._stream = stream if stream is not None else sys.stderr
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._started_at = clock()
+        self._shown_at = self._started_at
+        self._is_terminal = self._stream.isatty()
+        self._line_len = 0
+        self._num_done = 0
+        self._num_failed = 0
+        self._num_prompt_tokens = 0
+        self._num_cached_tokens = 0
+        self._num_generated_tokens = 0
+
+    def add(
+        self, *, is_failed: bool, num_prompt_tokens: int, num_cached_tokens: int, num_generated_tokens: int
+    ) -> None:
+        """One more item has ended."""
+        with self._lock:
+            self._num_done += 1
+            self._num_failed += is_failed
+            self._num_prompt_tokens += num_prompt_tokens
+            self._num_cached_tokens += num_cached_tokens
+            self._num_generated_tokens += num_generated_tokens
+            interval_s = TERMINAL_INTERVAL_S if self._is_terminal else PLAIN_INTERVAL_S
+            if self._clock() - self._shown_at >= interval_s:
+                self._show()
+
+    def close(self) -> None:
+        """Show the final state and end the line."""
+        with self._lock:
+            self._show()
+            if self._is_terminal:
+                self._stream.write("\n")
+            self._stream.flush()
+
+    def _show(self) -> None:
+        self._shown_at = self._clock()
+        line = self.line()
+        if self._is_terminal:
+            self._stream.write("\r" + line.ljust(self._line_len))
+            self._line_len = len(line)
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def line(self) -> str:
+        """Items done and failed, rates, share of prompt tokens that were cached, time left."""
+        elapsed_s = max(self._clock() - self._started_at, 1e-9)
+        rate = self._num_done / elapsed_s
+        parts = [f"{self._name}: {self._num_done}/{self._total}"]
+        if self._num_failed:
+            parts.append(f"{self._num_failed} failed")
+        parts.append(f"{rate:.1f} items/s")
+        parts.append(f"{self._num_generated_tokens / elapsed_s:.0f} tokens/s")
+        if self._num_prompt_tokens:
+            parts.append(f"{100 * self._num_cached_tokens / self._num_prompt_tokens:.0f} % cached")
+        if 0 < self._num_done < self._total:
+            parts.append(f"{_duration((self._total - self._num_done) / rate)} left")
+        return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,91 @@
+"""RunContext: what a program's state and all its forks share during one run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..sampling_params import SamplingParams
+from .backend import Backend
+from .calls import CallGraph, Failure
+from .errors import ProgramError, ReadTimeoutError
+
+DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
+
+
+class RunContext:
+    """One run of a program: its backend, sampling defaults, graph of calls, and whether the body has ended."""
+
+    def __init__(self, program_name: str, backend: Backend, sampling: Mapping[str, Any]) -> None:
+        """`sampling` holds SamplingParams fields that calls inherit unless they set their own.
+
+        Raises:
+            InvalidSamplingParams: one of them is out of range.
+        """
+        self.program_name = program_name
+        self.backend = backend
+        self.graph = CallGraph()
+        self._sampling = {**DEFAULT_SAMPLING, **sampling}
+        self.sampling_params({})
+        self._lock = threading.Lock()
+        self._body_over = threading.Event()
+        self._body_error: BaseException | None = None
+        self._cancellation: Failure | None = None
+        self._on_body_over: list[Callable[[], None]] = []
+
+    def sampling_params(self, options: Mapping[str, Any]) -> SamplingParams:
+        """The run's defaults with a call's own options on top.
+
+        Raises:
+            InvalidSamplingParams: they contradict each other.
+        """
+        return SamplingParams(**{**self._sampling, **options})
+
+    def end_body(self, error: BaseException | None) -> None:
+        """The body has returned, or raised `error`: observers need not expect more to be added."""
+        with self._lock:
+            self._body_error = error
+            self._body_over.set()
+            callbacks = list(self._on_body_over)
+            self._on_body_over.clear()
+        for callback in callbacks:
+            callback()
+
+    def when_body_over(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the body ends; not at all if it has ended."""
+        with self._lock:
+            if not self._body_over.is_set():
+                self._on_body_over.append(callback)
+
+    @property
+    def is_body_over(self) -> bool:
+        return self._body_over.is_set()
+
+    def wait_body_over(self, timeout: float | None = None) -> None:
+        """Block until the body has ended.
+
+        Raises:
+            ReadTimeoutError: it takes longer than `timeout` seconds.
+        """
+        if not self._body_over.wait(timeout):
+            raise ReadTimeoutError(f"the program {self.program_name!r} is still running after {timeout} s")
+
+    def cancel(self, failure: Failure) -> None:
+        """Calls that have not gone to the backend yet will get this failure, unless the body is over."""
+        with self._lock:
+            if not self._body_over.is_set():
+                self._cancellation = self._cancellation or failure
+
+    @property
+    def cancellation(self) -> Failure | None:
+        return self._cancellation
+
+    def body_error(self) -> ProgramError | None:
+        """What the body raised, as the cause of a ProgramError; None while it runs or if it returned."""
+        cause = self._body_error
+        if cause is None:
+            return None
+        error = ProgramError(f"the program {self.program_name!r} raised {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error

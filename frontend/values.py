@@ -1,0 +1,84 @@
+"""Values of variables: a call's own, or those of a fork's branches joined into a list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+from .calls import CallMeta
+from .errors import ForkError, InvalidProgramError, ProgramError
+
+OnError = Literal["raise", "return"]
+
+
+class Value(Protocol):
+    """What a name is bound to. `get`, `meta` and `chunks` block until there is something to hand out."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> None: ...
+
+    def get(self, timeout: float | None = None) -> object: ...
+
+    def meta(self, timeout: float | None = None) -> CallMeta | list[CallMeta]: ...
+
+    def chunks(self, timeout: float | None = None) -> Iterator[str]: ...
+
+
+class Joined:
+    """The values of one name in several branches, in branch order."""
+
+    def __init__(self, name: str, values: Sequence[Value], on_error: OnError) -> None:
+        self.name = name
+        self.values = tuple(values)
+        self._on_error = on_error
+
+    @property
+    def is_done(self) -> bool:
+        return all(value.is_done for value in self.values)
+
+    def wait(self, timeout: float | None = None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for value in self.values:
+            value.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def get(self, timeout: float | None = None) -> list[Any]:
+        """One entry per branch that binds the name.
+
+        Raises:
+            ForkError: a branch failed and the join was not told to return errors as entries.
+            ReadTimeoutError: not there within `timeout` seconds.
+        """
+        self.wait(timeout)
+        results: list[Any] = []
+        errors: list[tuple[int, ProgramError]] = []
+        for idx, value in enumerate(self.values):
+            try:
+                results.append(value.get())
+            except ProgramError as error:
+                results.append(error)
+                errors.append((idx, error))
+        if errors and self._on_error == "raise":
+            first_idx, first = errors[0]
+            raise ForkError(
+                f"{len(errors)} of {len(self.values)} branches did not give {self.name!r}; entry {first_idx}: {first}",
+                results,
+            ) from first
+        return results
+
+    def meta(self, timeout: float | None = None) -> list[CallMeta]:
+        """The meta of every branch's call; raises like the calls themselves."""
+        self.wait(timeout)
+        metas: list[CallMeta] = []
+        for value in self.values:
+            meta = value.meta()
+            metas.extend(meta if isinstance(meta, list) else [meta])
+        return metas
+
+    def chunks(self, timeout: float | None = None) -> Iterator[str]:
+        raise InvalidProgramError(
+            f"{self.name!r} is a list joined from {len(self.values)} branches and has no text of its own to stream: "
+            "iterate over the branches and stream theirs"
+        )
