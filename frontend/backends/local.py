@@ -1,0 +1,257 @@
+"""LocalBackend: runs programs on the engine in this process. The only module of the language that knows the runtime."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+from ...runtime.chat_template import TextSegment as RuntimeSegment
+from ...runtime.engine_loop import RequestHandle
+from ...runtime.llm import LLM
+from ...runtime.outputs import CompletionOutput, FinishReason, RequestOutput
+from ...runtime.request import Request
+from ...sampling_params import SamplingParams
+from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
+from ..generation import GenerateResult, Generation, Sample, TokenLogprob
+from ..handle import Handle
+
+
+class LocalBackend:
+    """Programs on an LLM of this process.
+
+    What follows from a finished call (tokenising, the next call) runs on a thread of the backend, so that it never
+    holds up the engine.
+
+    Attributes:
+        llm: the model and its engine.
+    """
+
+    def __init__(self, model: LLM | str | None = None, **llm_options: Any) -> None:
+        """Use an LLM there is, or load one: `model` and `llm_options` are then those of LLM.
+
+        Raises:
+            ModelLoadError: the model cannot be found or read.
+            InvalidConfigError: an option is unknown or out of range.
+        """
+        self._owns_llm = not isinstance(model, LLM)
+        self.llm = model if isinstance(model, LLM) else LLM(model, **llm_options)
+        self._continuations: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run_continuations, name="ramet-continuations", daemon=True)
+        self._thread.start()
+
+    # The Backend protocol
+
+    def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
+        pieces = [RuntimeSegment(segment.text, segment.is_template) for segment in segments]
+        return self.llm.tokenizer.encode_segments(pieces, is_text_start=at_start)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.llm.tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+    def role_prefix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        return _segments(self.llm.tokenizer.chat_template.role_prefix(messages, role))
+
+    def role_suffix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
+        return _segments(self.llm.tokenizer.chat_template.role_suffix(messages, role))
+
+    def generate(self, call: GenerateCall) -> Generation:
+        """Raises InvalidRequestError if the call can never run, such as a prompt beyond the context limit."""
+        handle = self._submit(call.prompt_token_ids, call.sampling_params, shared_prefix_len=call.shared_prefix_len)
+        generation = LocalGeneration(handle)
+        handle.add_done_callback(lambda _: self._continuations.put(generation.settle))
+        return generation
+
+    def score(self, call: ScoreCall) -> Scoring:
+        """Raises InvalidRequestError if one of the continuations can never run."""
+        num_prompt_tokens = len(call.prompt_token_ids)
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+        handles: list[RequestHandle] = []
+        try:
+            for continuation in call.continuations:
+                handle = self._submit(
+                    call.prompt_token_ids + continuation,
+                    params,
+                    shared_prefix_len=num_prompt_tokens,
+                    prompt_logprobs_start=num_prompt_tokens,
+                )
+                handles.append(handle)
+        except BaseException:
+            for handle in handles:
+                handle.abort()
+            raise
+        scoring = LocalScoring(call, handles)
+        for handle in handles:
+            handle.add_done_callback(lambda _: self._continuations.put(scoring.count_one))
+        return scoring
+
+    def flush_cache(self) -> None:
+        self.llm.reset_prefix_cache()
+
+    def info(self) -> Mapping[str, object]:
+        return {
+            "backend": "local",
+            "model": self.llm.model_name,
+            "kernels": self.llm.kernels_name,
+            "max_model_len": self.llm.max_model_len,
+        }
+
+    # Life
+
+    def close(self) -> None:
+        """Stop the threads, and the LLM if it was loaded here. Programs still running fail. Idempotent."""
+        if self._owns_llm:
+            self.llm.shutdown()
+        self._continuations.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> LocalBackend:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _submit(self, token_ids: tuple[int, ...], params: SamplingParams, **fields: Any) -> RequestHandle:
+        request = Request(
+            request_id=self.llm.new_request_id(), prompt_token_ids=token_ids, sampling_params=params, **fields
+        )
+        return self.llm.submit_request(request)
+
+    def _run_continuations(self) -> None:
+        while (continuation := self._continuations.get()) is not None:
+            continuation()
+
+
+class LocalGeneration(Generation):
+    """A gen on the engine. Its pieces are fetched from the engine's handle once somebody wants to see them."""
+
+    def __init__(self, handle: RequestHandle) -> None:
+        super().__init__(on_cancel=handle.abort)
+        self._handle = handle
+        self._follow_lock = threading.Lock()
+        self._is_followed = False
+
+    def settle(self) -> None:
+        """The engine has ended the request."""
+        output = self._handle.wait()
+        if output.error is not None:
+            self.fail(output.error)
+        else:
+            self.finish(_generate_result(output))
+
+    def chunks(self, timeout: float | None = None) -> Iterator[str]:
+        self._follow()
+        return super().chunks(timeout)
+
+    def text_so_far(self) -> str:
+        self._follow()
+        return super().text_so_far()
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        self._follow()
+        super().add_listener(listener)
+
+    def _follow(self) -> None:
+        """Start to fetch pieces, once."""
+        with self._follow_lock:
+            if self._is_followed or self.is_done:
+                return
+            self._is_followed = True
+        threading.Thread(target=self._fetch, name="ramet-follow", daemon=True).start()
+
+    def _fetch(self) -> None:
+        try:
+            for chunk in self._handle.stream():
+                if chunk.index == 0:
+                    self.push(chunk.text)
+        except Exception:  # the end of the request tells the error to every reader
+            return
+
+
+class LocalScoring(Handle[ScoreResult]):
+    """A select on the engine: one request per choice, whose common prompt the engine computes once."""
+
+    def __init__(self, call: ScoreCall, handles: Sequence[RequestHandle]) -> None:
+        super().__init__(on_cancel=self._abort_all)
+        self._call = call
+        self._handles = tuple(handles)
+        self._num_left = len(self._handles)
+
+    def _abort_all(self) -> None:
+        for handle in self._handles:
+            handle.abort()
+
+    def count_one(self) -> None:
+        """One more request has ended. Only the backend's thread may call this."""
+        self._num_left -= 1
+        if self._num_left:
+            return
+        outputs = [handle.wait() for handle in self._handles]
+        error = next((output.error for output in outputs if output.error is not None), None)
+        if error is not None:
+            self.fail(error)
+        else:
+            self.finish(self._result(outputs))
+
+    def _result(self, outputs: Sequence[RequestOutput]) -> ScoreResult:
+        num_prompt_tokens = len(self._call.prompt_token_ids)
+        logprobs = tuple(
+            _prompt_logprobs(output, num_prompt_tokens, continuation)
+            for output, continuation in zip(outputs, self._call.continuations, strict=True)
+        )
+        return ScoreResult(logprobs, num_prompt_tokens, min(outputs[0].num_cached_tokens, num_prompt_tokens))
+
+
+def _prompt_logprobs(output: RequestOutput, start: int, token_ids: Sequence[int]) -> tuple[float | None, ...]:
+    """Log-probabilities of the prompt's tokens from `start` on."""
+    assert output.prompt_logprobs is not None
+    entries = output.prompt_logprobs[start:]
+    return tuple(
+        None if entry is None else entry[token_id].logprob for entry, token_id in zip(entries, token_ids, strict=True)
+    )
+
+
+def _generate_result(output: RequestOutput) -> GenerateResult:
+    return GenerateResult(
+        samples=tuple(_sample(completion) for completion in output.outputs),
+        num_prompt_tokens=len(output.prompt_token_ids),
+        num_cached_tokens=output.num_cached_tokens,
+        first_token_s=output.metrics.time_to_first_token,
+    )
+
+
+def _sample(completion: CompletionOutput) -> Sample:
+    assert completion.finish_reason is not None
+    token_ids = tuple(completion.token_ids)
+    kept, leftover_text = token_ids, ""
+    if isinstance(completion.stop_reason, str):
+        kept, leftover_text = token_ids[: completion.num_text_tokens], completion.leftover_text
+    elif completion.finish_reason is FinishReason.STOP:
+        kept = token_ids[:-1]  # the token that ended it is no text
+    return Sample(
+        text=completion.text,
+        token_ids=token_ids,
+        kept_token_ids=kept,
+        leftover_text=leftover_text,
+        finish_reason=str(completion.finish_reason),
+        stop_reason=completion.stop_reason,
+        logprobs=_token_logprobs(completion),
+    )
+
+
+def _token_logprobs(completion: CompletionOutput) -> tuple[TokenLogprob, ...] | None:
+    if completion.logprobs is None:
+        return None
+    return tuple(
+        TokenLogprob(token_id, entry[token_id].logprob, tuple((other, item.logprob) for other, item in entry.items()))
+        for token_id, entry in zip(completion.token_ids, completion.logprobs, strict=True)
+    )
+
+
+def _segments(pieces: Sequence[RuntimeSegment]) -> tuple[TextSegment, ...]:
+    return tuple(TextSegment(piece.text, piece.is_template) for piece in pieces)
