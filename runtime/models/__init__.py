@@ -1,0 +1,1 @@
+"""The architectures: `registry.py` lists them, `base.py` says what a model is, each has its own file."""

@@ -148,7 +148,7 @@ def test_frequencies_at_real_sizes(name: str) -> None:
     rope = HFConfig(keys, name).rope()
     limit = int(str(keys["max_position_embeddings"]))
     inv_freq, attention_factor = inverse_frequencies(rope, int(str(keys["head_dim"])), limit, limit)
-    hf = LlamaConfig(**keys)
+    hf: Any = LlamaConfig(**keys)
     expected, expected_factor = ROPE_INIT_FUNCTIONS[hf.rope_parameters["rope_type"]](hf)
     torch.testing.assert_close(inv_freq, expected, atol=0, rtol=1e-6)
     assert attention_factor == pytest.approx(expected_factor)
