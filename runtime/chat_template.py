@@ -1,0 +1,305 @@
+"""Turns chat messages into the text a model was trained on, keeping apart what the template wrote and what users wrote.
+
+A template is a Jinja program from the model's files. Only the text it writes itself may hold special tokens; text out
+of a message never becomes one. To tell them apart, the messages are rendered a second time with an unguessable mark in
+place of every content, and the marks show where the contents lie.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from .chat_message import ChatTemplateError, normalise, text_fields
+from .template_sandbox import BoundedEnvironment, TemplateRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class TextSegment:
+    """A piece of a prompt.
+
+    Attributes:
+        is_template: written by the template, so special tokens in it are meant; otherwise they are ordinary text.
+    """
+
+    text: str
+    is_template: bool
+
+
+class ChatTemplate:
+    """A model's chat template. Safe to use from several threads.
+
+    Args:
+        source: Jinja source; None for a model without one, every call then raises ChatTemplateError.
+        bos_token, eos_token: what the template inserts under these names.
+        special_tokens: every special token of the tokenizer, needed to tell whether a text could become one.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        special_tokens: Collection[str] = (),
+    ) -> None:
+        self.source = source
+        self._variables = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+        tokens = {*special_tokens, bos_token, eos_token} - {None, ""}
+        longest_first = sorted((token for token in tokens if token), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._environment = BoundedEnvironment()
+        self._template: jinja2.Template | None = None
+        self._lock = threading.Lock()
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The whole conversation as one text.
+
+        Args:
+            messages: each with `role` and `content`; content is a str, None, or a list of {"type": "text"} parts,
+                which are joined by newlines. Other fields are passed on to the template.
+            add_generation_prompt: end with what opens the assistant's next message.
+            tools: JSON schemas of functions, passed on to the template.
+
+        Raises:
+            ChatTemplateError: a message is malformed, the template refuses the order of roles, or it fails.
+        """
+        return self._render(normalise(messages), add_generation_prompt, tools)
+
+    def segments(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[TextSegment]:
+        """The same text as `render`, cut where the template's text and the contents meet. Cost: two renders.
+
+        Raises:
+            ChatTemplateError: as `render`; or a text holds a special token and cannot be kept apart from the template.
+        """
+        plain = normalise(messages)
+        self._refuse_special_fields(plain, tools)
+        whole = self._render(plain, add_generation_prompt, tools)
+        marks = _Marks(plain)
+        try:
+            marked = self._render(marks.messages, add_generation_prompt, tools)
+        except ChatTemplateError:
+            marked = ""  # a template that looks into the contents
+        segments = _align(whole, marks.split(marked))
+        if segments is not None:
+            return segments
+        if self._special.findall(whole) == self._special.findall(marks.pattern.sub("", marked)):
+            return [TextSegment(whole, is_template=True)]
+        raise ChatTemplateError(
+            "a message contains a special token, and this chat template changes the content, so that the two cannot be "
+            f"told apart; take {sorted(set(self._special.findall(whole)))} out of the messages"
+        )
+
+    def role_prefix(self, messages: Sequence[Mapping[str, Any]], role: str) -> list[TextSegment]:
+        """The text that opens one more message of this role after `messages`; empty for none.
+
+        For the first message it includes what begins every conversation, a default system prompt too. For the
+        assistant it is the generation prompt, where the template has one. So prefix + content + suffix, message after
+        message, spells the whole conversation, as far as the template does not rewrite earlier messages.
+
+        Raises:
+            ChatTemplateError: the template does not allow this role here, or it fails.
+        """
+        roles = [str(message["role"]) for message in normalise(messages)]
+        text = self._prefix_text(roles, role)
+        if any(mark in text for mark in _role_marks(len(roles) + 1)):  # it moves the system prompt to the last message
+            text = self._prefix_text([earlier for earlier in roles if earlier != "system"], role)
+        if any(mark in text for mark in _role_marks(len(roles) + 1)):
+            raise ChatTemplateError(f"this chat template repeats earlier messages in front of a later {role} message")
+        return _template_segment(text)
+
+    def role_suffix(self, messages: Sequence[Mapping[str, Any]], role: str) -> list[TextSegment]:
+        """The text that closes one more message of this role after `messages`; empty for none.
+
+        Raises:
+            ChatTemplateError: the template does not allow this role here, or it fails.
+        """
+        roles = [str(message["role"]) for message in normalise(messages)]
+        return _template_segment(self._suffix_text(roles, role))
+
+    # -- rendering ---------------------------------------------------------------------------------------------------
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        if self.source is None:
+            raise ChatTemplateError(
+                "this model has no chat template; give prompts as text, or load a model made for chat"
+            )
+        variables = {
+            **self._variables,
+            "messages": list(messages),
+            "tools": list(tools) if tools else None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        with self._lock:
+            try:
+                if self._template is None:
+                    self._template = self._environment.load(self.source)
+                return self._environment.render(self._template, variables)
+            except TemplateRefusedError as error:
+                raise ChatTemplateError(f"the chat template refuses these messages: {error}") from error
+            except Exception as error:  # a template can fail in every way a program can
+                raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+
+    def _refuse_special_fields(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> None:
+        for where, text in text_fields(messages, tools):
+            found = self._special.search(text)
+            if found is not None:
+                raise ChatTemplateError(
+                    f"{where} contains the special token {found.group()!r}; only the content of a message may hold it"
+                )
+
+    # -- one more message --------------------------------------------------------------------------------------------
+
+    def _prefix_text(self, roles: Sequence[str], role: str) -> str:
+        closed = self._suffix_text(roles[:-1], roles[-1]) if roles else ""
+        own = self._between(roles, role)
+        if role == "assistant" and roles:
+            asked = self._tail(self._render_roles(roles, add_generation_prompt=True), len(roles) - 1)
+            if asked is not None and asked.startswith(closed) and asked != closed:
+                return asked.removeprefix(closed)
+        return own[len(_common_prefix(own, closed)) :]
+
+    def _suffix_text(self, roles: Sequence[str], role: str) -> str:
+        """What follows the content of the last of these messages, whatever comes next."""
+        count = len(roles)
+        try:
+            alone = self._tail(self._render_roles([*roles, role]), count)
+            failure = None
+        except ChatTemplateError as error:
+            alone, failure = None, error
+        try:
+            followed = self._between([*roles, role], "assistant" if role == "user" else "user")
+        except ChatTemplateError:
+            followed = None
+        known = [text for text in (alone, followed) if text is not None]
+        if not known:
+            raise failure or ChatTemplateError(f"the chat template leaves out the {role} message")
+        return _common_prefix(known[0], known[-1])
+
+    def _between(self, roles: Sequence[str], role: str) -> str:
+        """The text between the content of the last of these messages and the content of the next one."""
+        mark = _role_marks(len(roles) + 1)[-1]
+        failure: ChatTemplateError | None = None
+        text, is_there = "", False
+        try:
+            whole = self._render_roles([*roles, role])
+            is_there = mark in whole
+            text = whole.partition(mark)[0]
+        except ChatTemplateError as error:
+            failure = error
+        if not is_there:
+            text = self._text_before_answered(roles, role, failure)
+        return self._after_last(text, len(roles))
+
+    def _text_before_answered(self, roles: Sequence[str], role: str, failure: ChatTemplateError | None) -> str:
+        """For a message that shows up only together with the next one, such as a system prompt inside the user's."""
+        mark, next_mark = _role_marks(len(roles) + 2)[-2:]
+        try:
+            text, is_there, _ = self._render_roles([*roles, role, "user"]).partition(mark)
+        except ChatTemplateError as error:
+            raise failure or error from None
+        if not is_there or next_mark in text:
+            raise failure or ChatTemplateError(f"the chat template leaves out the {role} message")
+        return text
+
+    def _after_last(self, text: str, count: int) -> str:
+        tail = self._tail(text, count - 1) if count else text
+        return text if tail is None else tail
+
+    def _tail(self, text: str, message_idx: int) -> str | None:
+        """What follows the content of a message; None where the text leaves that content out."""
+        _, is_there, tail = text.rpartition(_role_marks(message_idx + 1)[-1])
+        return tail if is_there else None
+
+    def _render_roles(self, roles: Sequence[str], add_generation_prompt: bool = False) -> str:
+        marks = _role_marks(len(roles))
+        messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+        return self._render(messages, add_generation_prompt)
+
+
+class _Marks:
+    """Messages with a mark in place of every content that says something."""
+
+    def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        stem = f"x{secrets.token_hex(16)}x"
+        self.contents = [str(message["content"]) for message in messages]
+        self.messages = [
+            {**message, "content": f"{stem}{idx}z"} if self.contents[idx].strip() else message
+            for idx, message in enumerate(messages)
+        ]
+        self.pattern = re.compile(f"{stem}(\\d+)z")
+
+    def split(self, marked: str) -> list[tuple[str, str | None]]:
+        """The template's pieces, each with the content that follows it; None after the last."""
+        pieces = self.pattern.split(marked)
+        contents = [self.contents[int(idx)] for idx in pieces[1::2]]
+        return list(zip(pieces[::2], [*contents, None], strict=True))
+
+
+def _align(whole: str, pieces: list[tuple[str, str | None]]) -> list[TextSegment] | None:
+    """Cut the rendered text along template pieces and contents, which the template may have stripped.
+
+    Returns None where the text is not made of them.
+    """
+    segments: list[TextSegment] = []
+    position = 0
+    for idx, (literal, content) in enumerate(pieces):
+        if not whole.startswith(literal, position):
+            return None
+        segments.append(TextSegment(literal, is_template=True))
+        position += len(literal)
+        if content is None:
+            break
+        following = pieces[idx + 1][0]
+        for variant in (content, content.strip(), content.rstrip(), content.lstrip()):
+            end = position + len(variant)
+            is_last = pieces[idx + 1][1] is None
+            fits = whole.startswith(variant, position) and whole.startswith(following, end)
+            if fits and (not is_last or end + len(following) == len(whole)):
+                segments.append(TextSegment(variant, is_template=False))
+                position = end
+                break
+        else:
+            return None
+    return [segment for segment in segments if segment.text] if position == len(whole) else None
+
+
+def _role_marks(count: int) -> list[str]:
+    """Stand-ins for contents when only the template's own text is wanted; no content of a user is there."""
+    return [f"xramet{idx}mark" for idx in range(count)]
+
+
+def _template_segment(text: str) -> list[TextSegment]:
+    return [TextSegment(text, is_template=True)] if text else []
+
+
+def _common_prefix(left: str, right: str) -> str:
+    length = 0
+    for mine, other in zip(left, right, strict=False):
+        if mine != other:
+            break
+        length += 1
+    return left[:length]
