@@ -186,9 +186,7 @@ def test_a_failed_branch_keeps_its_place_and_reads_raise() -> None:
         return echo_last(call, prompt)
 
     state = three_ways.run(backend=MockBackend(second_fails))
-    with pytest.raises(
-        ForkError, match=r"1 of 3 branches did not give 'x'; entry 1: gen 'x' .* bad luck"
-    ) as failure:
+    with pytest.raises(ForkError, match=r"1 of 3 branches did not give 'x'; entry 1: gen 'x' .* bad luck") as failure:
         state["x"]
     assert isinstance(failure.value.__cause__, GenerationError)
     assert [str(item)[:7] for item in failure.value.results] == ["<0>", "gen 'x'", "<2>"]

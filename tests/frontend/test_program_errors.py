@@ -36,9 +36,7 @@ def test_a_failed_call_is_raised_by_reads_with_its_cause_and_line() -> None:
     with pytest.raises(GenerationError, match=r"gen 'y' at test_program_errors.py:\d+ failed: no power") as failure:
         state["y"]
     assert isinstance(failure.value.__cause__, BackendDownError)
-    with pytest.raises(
-        GenerationError, match=r"gen 'z' .* was not run: gen 'y' .* failed: no power"
-    ) as dependent:
+    with pytest.raises(GenerationError, match=r"gen 'z' .* was not run: gen 'y' .* failed: no power") as dependent:
         state["z"]
     assert isinstance(dependent.value.__cause__, GenerationError)
     assert isinstance(dependent.value.__cause__.__cause__, BackendDownError)
