@@ -210,11 +210,11 @@ class Call:
             raise value.to_error()
         return value
 
-    def meta(self, timeout: float | None = None) -> CallMeta:
-        """What it took; blocks and raises like `get`."""
+    def metas(self, timeout: float | None = None) -> list[CallMeta]:
+        """What it took, as the only item; blocks and raises like `get`."""
         self.get(timeout)
         assert self.record.meta is not None
-        return self.record.meta
+        return [self.record.meta]
 
     def chunks(self, timeout: float | None = None) -> Iterator[str]:
         """Its text from the beginning as it comes; blocks for what is not there yet.

@@ -13,7 +13,7 @@ from typing import Any
 
 from .backend import Message
 from .calls import CallMeta, CallRecord
-from .errors import ProgramError
+from .errors import InvalidProgramError, ProgramError
 from .fork import Appendable, ForkGroup
 from .primitives import RoleBegin, RoleEnd, as_expression
 from .scope import Scope
@@ -99,12 +99,23 @@ class ProgramState:
         """Like `s[name]`, and raises ReadTimeoutError if the value is not there within `timeout` seconds."""
         return self._lookup(name, timeout).get(timeout)
 
-    def meta(self, name: str, timeout: float | None = None) -> CallMeta | list[CallMeta]:
+    def meta(self, name: str, timeout: float | None = None) -> CallMeta:
         """What computing a variable took: prompt, cached and generated tokens, finish reason, logprobs, times.
 
-        A list after a join. Blocks and raises like `get`.
+        Blocks and raises like `get`.
+
+        Raises:
+            InvalidProgramError: the name was joined from branches and has several; `metas` gives them.
         """
-        return self._lookup(name, timeout).meta(timeout)
+        value = self._lookup(name, timeout)
+        if isinstance(value, Joined):
+            raise InvalidProgramError(f"{name!r} was joined from {len(value.values)} branches: use metas({name!r})")
+        (meta,) = value.metas(timeout)
+        return meta
+
+    def metas(self, name: str, timeout: float | None = None) -> list[CallMeta]:
+        """The meta of every call behind a variable: several after a join, in branch order. Otherwise like `meta`."""
+        return self._lookup(name, timeout).metas(timeout)
 
     def _lookup(self, name: str, timeout: float | None) -> Value:
         return self._scope.lookup(name, timeout, until_body_over=self._is_observer)

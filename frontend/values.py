@@ -13,7 +13,7 @@ OnError = Literal["raise", "return"]
 
 
 class Value(Protocol):
-    """What a name is bound to. `get`, `meta` and `chunks` block until there is something to hand out."""
+    """What a name is bound to. `get`, `metas` and `chunks` block until there is something to hand out."""
 
     @property
     def is_done(self) -> bool: ...
@@ -22,7 +22,7 @@ class Value(Protocol):
 
     def get(self, timeout: float | None = None) -> object: ...
 
-    def meta(self, timeout: float | None = None) -> CallMeta | list[CallMeta]: ...
+    def metas(self, timeout: float | None = None) -> list[CallMeta]: ...
 
     def chunks(self, timeout: float | None = None) -> Iterator[str]: ...
 
@@ -68,14 +68,10 @@ class Joined:
             ) from first
         return results
 
-    def meta(self, timeout: float | None = None) -> list[CallMeta]:
-        """The meta of every branch's call; raises like the calls themselves."""
+    def metas(self, timeout: float | None = None) -> list[CallMeta]:
+        """The meta of every branch's calls; raises like the calls themselves."""
         self.wait(timeout)
-        metas: list[CallMeta] = []
-        for value in self.values:
-            meta = value.meta()
-            metas.extend(meta if isinstance(meta, list) else [meta])
-        return metas
+        return [meta for value in self.values for meta in value.metas()]
 
     def chunks(self, timeout: float | None = None) -> Iterator[str]:
         raise InvalidProgramError(

@@ -38,7 +38,9 @@ def test_branches_run_at_the_same_time_and_join_in_order() -> None:
     for request in reversed(backend.waiting):
         backend.answer(request)
     assert state["x"] == ["<0>", "<1>", "<2>"]
-    assert [meta.num_prompt_tokens for meta in state.meta("x")] == [6, 6, 6]
+    assert [meta.num_prompt_tokens for meta in state.metas("x")] == [6, 6, 6]
+    with pytest.raises(InvalidProgramError, match=r"joined from 3 branches: use metas\('x'\)"):
+        state.meta("x")
     assert state.text() == "root:"
 
 
@@ -166,7 +168,7 @@ def test_fork_under_fork_gives_nested_lists() -> None:
     assert prompts(backend) == ["r0a", "r0b", "r0!", "r1a", "r1b", "r1!"]
     branches = {call.branch for call in state.calls()}
     assert branches == {(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)}
-    assert [meta.num_generated_tokens for meta in state.meta("x")] == [3, 3, 3, 3]
+    assert [meta.num_generated_tokens for meta in state.metas("x")] == [3, 3, 3, 3]
 
 
 def test_the_graph_shows_forks_and_joins() -> None:

@@ -28,7 +28,7 @@ def test_addition_is_flat_in_any_grouping() -> None:
     parts = (Text("a"), one, Text("b"), two, Text("c"))
     assert ("a" + one + "b" + two + "c").parts() == parts
     assert ("a" + (one + ("b" + (two + "c")))).parts() == parts
-    assert as_expression(["a", one, ("b", two), "c"]) == Concat(parts)
+    assert as_expression(["a", one, "b" + two, "c"]) == Concat(parts)
 
 
 @pytest.mark.parametrize("other", [5, None, ["a"]])
