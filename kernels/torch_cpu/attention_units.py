@@ -38,8 +38,6 @@ MAX_MASKED_ROWS = 512
 PADDING_SLACK = 256
 """Padded key slots that are always cheaper than one more call."""
 
-_Span = tuple[int, int]
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionUnit:
@@ -68,7 +66,7 @@ class _Draft:
     """A unit before its tensors are made."""
 
     rows: list[int]
-    slots: list[int] | range
+    slots: list[int] | range | Tensor
     num_parts: int = 1
     mask: Tensor | None = None
     is_causal: bool = False
@@ -77,12 +75,14 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """A private rest with few rows, to be batched."""
+    """A private rest with few rows, to be batched: the last `num_keys` tokens of what a sequence sees, in `block_ids`
+    after `num_skipped` slots. They end with the rows' own tokens; without a window the order of others is free."""
 
     rows: range
-    first_position: int
-    slots: list[int]
-    positions: list[int]
+    end_position: int
+    block_ids: list[int]
+    num_skipped: int
+    num_keys: int
 
 
 def build_units(
@@ -140,21 +140,25 @@ class _UnitBuilder:
             else:
                 self._add_prefill(item, rows, positions)
             return
-        start = item.start
+        self._add_few_rows(item, rows, positions, is_windowed)
+
+    def _add_few_rows(self, item: AttentionItem, rows: range, positions: range, is_windowed: bool) -> None:
+        start, block_ids = item.start, list(item.block_ids)
         if is_windowed:
             start = max(start, positions[0] - self.window + 1)
-        elif positions[0] - start >= MIN_SLICE_TOKENS:
-            num_past_blocks = (positions[0] - start) // self.block_size
-            fragments = self._take_slices(list(rows), item.block_ids[:num_past_blocks])
-            tail_start = start + num_past_blocks * self.block_size
-            slots = [slot for span in fragments for slot in range(*span)]
-            slots += self._slots(item, tail_start, positions.stop)
-            # Where the past lies does not matter without a window: it is before every row.
-            past_positions = [start] * (len(slots) - (positions.stop - tail_start))
-            self.rests.append(_Rest(rows, positions[0], slots, [*past_positions, *range(tail_start, positions.stop)]))
+            block_ids = block_ids[(start - item.start) // self.block_size :]
+        num_skipped = (start - item.start) % self.block_size
+        if len(rows) == 1 and positions.stop - start >= MIN_SLICE_TOKENS and _is_consecutive(block_ids):
+            # One row sees all of its keys: no mask, so even the last block can be part of the slice.
+            first_slot = block_ids[0] * self.block_size + num_skipped
+            self.drafts.append(_Draft(list(rows), range(first_slot, first_slot + positions.stop - start)))
             return
-        slots = self._slots(item, start, positions.stop)
-        self.rests.append(_Rest(rows, positions[0], slots, list(range(start, positions.stop))))
+        if not is_windowed and positions[0] - start >= MIN_SLICE_TOKENS:
+            num_past_blocks = (positions[0] - start) // self.block_size
+            fragments = self._take_slices(list(rows), block_ids[:num_past_blocks])
+            start += (num_past_blocks - len(fragments)) * self.block_size
+            block_ids = fragments + block_ids[num_past_blocks:]
+        self.rests.append(_Rest(rows, positions.stop, block_ids, num_skipped, positions.stop - start))
 
     def finish(self) -> list[AttentionUnit]:
         for bucket in _bucket(self.rests):
@@ -187,21 +191,20 @@ class _UnitBuilder:
 
     def _add_unmasked(self, rows: list[int], block_ids: Sequence[int], tail: list[int]) -> None:
         """Rows that see every token of the blocks and of `tail`."""
-        fragments = self._take_slices(rows, block_ids)
-        slots = [slot for span in fragments for slot in range(*span)] + tail
+        slots = self._slots_of_blocks(self._take_slices(rows, block_ids)) + tail
         if slots:
             self.drafts.append(_Draft(rows, slots))
 
-    def _take_slices(self, rows: list[int], block_ids: Sequence[int]) -> list[_Span]:
-        """Add a unit for each long consecutive run of the blocks; return the slots [start, end) of the others."""
-        fragments: list[_Span] = []
+    def _take_slices(self, rows: list[int], block_ids: Sequence[int]) -> list[int]:
+        """Add a unit for each long consecutive run of the blocks; return the blocks of the others."""
+        fragments: list[int] = []
         # A unit more means one merge more of all its rows, so the more rows the longer a run must be.
-        min_tokens = max(MIN_SLICE_TOKENS, len(rows))
-        for start, end in _consecutive_spans(block_ids, self.block_size):
-            if end - start >= min_tokens:
-                self.drafts.append(_Draft(rows, range(start, end)))
+        min_blocks = -(-max(MIN_SLICE_TOKENS, len(rows)) // self.block_size)
+        for run in _consecutive_runs(block_ids):
+            if len(run) >= min_blocks:
+                self.drafts.append(_Draft(rows, range(run.start * self.block_size, run.stop * self.block_size)))
             else:
-                fragments.append((start, end))
+                fragments.extend(run)
         return fragments
 
     def _add_windowed(self, item: AttentionItem, rows: range, positions: range) -> None:
@@ -223,25 +226,32 @@ class _UnitBuilder:
 
     def _draft_of_bucket(self, bucket: list[_Rest]) -> _Draft:
         """Pad the rests of a bucket: rows with their last row again, keys with their last slot, masked."""
-        num_rows = max(len(rest.rows) for rest in bucket)
-        num_keys = max(len(rest.slots) for rest in bucket)
-        unseen = max(rest.first_position for rest in bucket) + num_rows
-        rows: list[int] = []
-        slots: list[int] = []
-        row_positions: list[list[int]] = []
-        key_positions: list[list[int]] = []
+        max_rows = max(len(rest.rows) for rest in bucket)
+        max_keys = max(rest.num_keys for rest in bucket)
+        rows = [row for rest in bucket for row in (*rest.rows, *([rest.rows[-1]] * (max_rows - len(rest.rows))))]
+        first_slots, num_blocks = [], 0
         for rest in bucket:
-            rows += [*rest.rows, *([rest.rows[-1]] * (num_rows - len(rest.rows)))]
-            last = rest.first_position + len(rest.rows) - 1
-            row_positions.append([min(rest.first_position + row, last) for row in range(num_rows)])
-            num_padding = num_keys - len(rest.slots)
-            slots += rest.slots + rest.slots[-1:] * num_padding
-            key_positions.append(rest.positions + [unseen] * num_padding)
-        mask = self._mask(
-            torch.tensor(row_positions, device=self.device), torch.tensor(key_positions, device=self.device)
-        )
-        packed = mask[:, None].repeat_interleave(self.group_size, dim=2) if bool(mask.any()) else None
-        return _Draft(rows, slots, num_parts=len(bucket), mask=packed)
+            first_slots.append([num_blocks * self.block_size + rest.num_skipped])
+            num_blocks += len(rest.block_ids)
+        all_slots = self._tensor([block_id for rest in bucket for block_id in rest.block_ids])[:, None]
+        all_slots = (all_slots * self.block_size + torch.arange(self.block_size, device=self.device)).flatten()
+        num_keys = self._tensor([[rest.num_keys] for rest in bucket])
+        key_idx = torch.arange(max_keys, device=self.device).expand(len(bucket), max_keys)
+        slots = all_slots[self._tensor(first_slots) + torch.minimum(key_idx, num_keys - 1)].flatten()
+        return _Draft(rows, slots, num_parts=len(bucket), mask=self._mask_of_bucket(bucket, num_keys, key_idx))
+
+    def _mask_of_bucket(self, bucket: list[_Rest], num_keys: Tensor, key_idx: Tensor) -> Tensor | None:
+        """[parts, 1, rows * group, keys], or None where every row sees every key. Padding lies after every row."""
+        max_rows = max(len(rest.rows) for rest in bucket)
+        ends = self._tensor([[rest.end_position] for rest in bucket])
+        num_rows = self._tensor([[len(rest.rows)] for rest in bucket])
+        row_idx = torch.arange(max_rows, device=self.device).expand(len(bucket), max_rows)
+        row_positions = ends - num_rows + torch.minimum(row_idx, num_rows - 1)
+        mask = self._mask(row_positions, ends - num_keys + key_idx)
+        return mask[:, None].repeat_interleave(self.group_size, dim=2) if bool(mask.any()) else None
+
+    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
 
     def _mask(self, row_positions: Tensor, key_positions: Tensor) -> Tensor:
         """[..., rows, keys]: 0 where the row sees the key, MASKED where not."""
@@ -251,48 +261,58 @@ class _UnitBuilder:
 
     def _slots(self, item: AttentionItem, start: int, end: int) -> list[int]:
         """Slots of positions [start, end), which lie in the item."""
-        size = self.block_size
-        first, last = (start - item.start) // size, -(-(end - item.start) // size)
+        first, last = (start - item.start) // self.block_size, -(-(end - item.start) // self.block_size)
+        skipped = item.start + first * self.block_size
+        return self._slots_of_blocks(item.block_ids[first:last])[start - skipped : end - skipped]
+
+    def _slots_of_blocks(self, block_ids: Sequence[int]) -> list[int]:
         slots: list[int] = []
-        for block_id in item.block_ids[first:last]:
-            slots.extend(range(block_id * size, (block_id + 1) * size))
-        skipped = item.start + first * size
-        return slots[start - skipped : end - skipped]
+        for block_id in block_ids:
+            slots.extend(range(block_id * self.block_size, (block_id + 1) * self.block_size))
+        return slots
 
 
-def _consecutive_spans(block_ids: Sequence[int], block_size: int) -> list[_Span]:
-    """Slots [start, end) of the maximal runs of consecutive ids among the blocks, in order of the ids."""
-    spans: list[_Span] = []
+def _is_consecutive(values: Sequence[int]) -> bool:
+    return values[-1] - values[0] == len(values) - 1 and list(values) == list(range(values[0], values[-1] + 1))
+
+
+def _consecutive_runs(block_ids: Sequence[int]) -> list[range]:
+    """The maximal runs of consecutive ids among the blocks, in order of the ids."""
+    runs: list[range] = []
     ordered = sorted(block_ids)
     run_start = 0
     for idx in range(1, len(ordered) + 1):
         if idx == len(ordered) or ordered[idx] != ordered[idx - 1] + 1:
-            spans.append((ordered[run_start] * block_size, (ordered[idx - 1] + 1) * block_size))
+            runs.append(range(ordered[run_start], ordered[idx - 1] + 1))
             run_start = idx
-    return spans
+    return runs
 
 
 def _bucket(rests: list[_Rest]) -> list[list[_Rest]]:
-    """Group rests of similar shape, so that little is padded and few calls are made."""
+    """Group rests of similar shape, so that little is padded and few calls are made. O(S log S)."""
     buckets: list[list[_Rest]] = []
-    payload = 0
-    for rest in sorted(rests, key=lambda rest: (len(rest.rows), len(rest.slots))):
-        size = len(rest.rows) * len(rest.slots)
+    payload = max_keys = 0
+    for rest in sorted(rests, key=lambda rest: (len(rest.rows), rest.num_keys)):
+        size = len(rest.rows) * rest.num_keys
+        max_keys = max(max_keys, rest.num_keys)
         if buckets:
-            members = [*buckets[-1], rest]
-            padded = len(members) * len(rest.rows) * max(len(member.slots) for member in members)
+            padded = (len(buckets[-1]) + 1) * len(rest.rows) * max_keys
             if padded - payload - size <= PADDING_SLACK + payload // 4:
                 buckets[-1].append(rest)
                 payload += size
                 continue
         buckets.append([rest])
-        payload = size
+        payload, max_keys = size, rest.num_keys
     return [sorted(bucket, key=lambda rest: rest.rows.start) for bucket in buckets]
 
 
-def _index(values: list[int] | range, device: torch.device) -> slice | Tensor:
+def _index(values: list[int] | range | Tensor, device: torch.device) -> slice | Tensor:
     """A slice where the values are consecutive, else an index tensor."""
-    start, length = values[0], len(values)
-    if isinstance(values, range) or values == list(range(start, start + length)):
-        return slice(start, start + length)
+    if isinstance(values, Tensor):
+        first, last = int(values[0]), int(values[-1])
+        if last - first == len(values) - 1 and torch.equal(values, torch.arange(first, last + 1, device=device)):
+            return slice(first, last + 1)
+        return values
+    if isinstance(values, range) or _is_consecutive(values):
+        return slice(values[0], values[-1] + 1)
     return torch.tensor(values, dtype=torch.int64, device=device)

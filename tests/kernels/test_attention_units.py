@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,10 +114,22 @@ def test_without_sharing_every_context_is_fetched() -> None:
     assert num_fetched(build_units(metadata, 3, None, CPU)) == 4 * 1040
 
 
-def test_a_lone_decode_over_consecutive_blocks_copies_its_last_blocks_only() -> None:
-    metadata = build_attention_metadata([list(range(100, 165))], [0, 1], [1030], BLOCK_SIZE)
+@pytest.mark.parametrize("window", [None, 600, 90])
+@pytest.mark.parametrize("context_len", [1030, 1025, 200])
+def test_a_lone_decode_over_consecutive_blocks_copies_nothing(context_len: int, window: int | None) -> None:
+    metadata = build_attention_metadata([list(range(100, 165))], [0, 1], [context_len], BLOCK_SIZE)
+    (unit,) = build_units(metadata, 3, window, CPU)
+    end = 1600 + context_len
+    assert unit.keys == slice(1600 if window is None else max(1600, end - window), end)
+    assert unit.mask is None
+
+
+def test_a_decode_over_runs_of_blocks_copies_the_short_ones_only() -> None:
+    table = [*range(100, 130), 5, *range(40, 60), 7, 8]
+    metadata = build_attention_metadata([table], [0, 1], [len(table) * BLOCK_SIZE - 3], BLOCK_SIZE)
     units = build_units(metadata, 3, None, CPU)
-    assert [unit.keys for unit in units] == [slice(1600, 2624), slice(2624, 2630)]
+    assert [unit.keys for unit in units[:2]] == [slice(640, 960), slice(1600, 2080)]
+    assert indices(units[2].keys) == [*range(80, 96), *range(112, 141)]
 
 
 def test_blocks_handed_out_backwards_are_still_one_slice() -> None:
