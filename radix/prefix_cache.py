@@ -344,12 +344,14 @@ class PrefixCache:
         priority: int,
     ) -> tuple[BlockTable, list[BlockCopy]] | None:
         """A live table on `node` with `num_private` blocks of its own, the first of which takes the tail."""
+        if num_private > self.num_available_blocks:
+            return None
         self.tree.lock(node)
+        self.tree.touch(node, priority, is_hit=True, tail=tail.owner)  # first, so that the tail is evicted last
         private_ids = self._allocate(num_private)
         if private_ids is None:
             self.tree.unlock(node)
             return None
-        self.tree.touch(node, priority, is_hit=True, tail=tail.owner)
         copies = []
         if tail.block_id is not None:
             copies.append(BlockCopy(tail.block_id, private_ids[0], tail.num_tokens))

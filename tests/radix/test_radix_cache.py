@@ -1,0 +1,538 @@
+"""PrefixCache call by call, in blocks of 16, with exact figures."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+import ramet.radix
+from ramet.radix import BlockCopy, BlockPool, BlockState, BlockTable, CacheUsageError, PrefixCache, PrefixMatch
+from ramet.radix.debug import render
+
+
+def open_table(cache: PrefixCache, tokens: list[int], **options: object) -> tuple[BlockTable, list[BlockCopy]]:
+    """Match all but the last token and acquire room for all."""
+    namespace = options.get("namespace")
+    match = cache.match(tokens, namespace=namespace, max_tokens=len(tokens) - 1)
+    acquired = cache.acquire(tokens, match, len(tokens), namespace=namespace)
+    assert acquired is not None
+    return acquired
+
+
+def compute(cache: PrefixCache, tokens: list[int], **options: object) -> BlockTable:
+    table, _ = open_table(cache, tokens, **options)
+    cache.commit(table, len(tokens))
+    return table
+
+
+def finish(cache: PrefixCache, tokens: list[int], **options: object) -> None:
+    cache.release(compute(cache, tokens, **options))
+    cache.check_invariants()
+
+
+def run(start: int, length: int) -> list[int]:
+    return list(range(start, start + length))
+
+
+def test_the_package_example() -> None:
+    results = doctest.testmod(ramet.radix)
+    assert results.attempted > 10
+    assert results.failed == 0
+
+
+def test_all_names_are_there() -> None:
+    assert sorted(ramet.radix.__all__, key=str.lower) == sorted(set(ramet.radix.__all__), key=str.lower)
+    assert all(hasattr(ramet.radix, name) for name in ramet.radix.__all__)
+
+
+# ---- match ---------------------------------------------------------------------------------------------------------
+
+
+def test_empty_cache_matches_nothing() -> None:
+    cache = PrefixCache(8)
+    match = cache.match(run(0, 40))
+    assert (match.num_tokens, match.block_ids, match.tail_block_id, match.num_pending_tokens) == (0, (), None, 0)
+    assert cache.tree.roots == {}
+
+
+@pytest.mark.parametrize("shared", range(70))
+def test_match_is_exact_at_every_offset(shared: int) -> None:
+    """A finished text of 64 + 5 tokens; another that parts from it after `shared` tokens."""
+    cache = PrefixCache(16)
+    old = run(0, 69)
+    finish(cache, old)
+    new = old[:shared] + run(1000, 40)
+    match = cache.match(new)
+    assert match.num_tokens == min(shared, 69)
+    assert len(match.block_ids) == match.num_tokens // 16
+    assert match.num_tail_tokens == match.num_tokens % 16
+    table, copies = open_table(cache, new)
+    assert table.num_computed_tokens == match.num_tokens
+    assert [copy.num_tokens for copy in copies] == ([shared % 16] if shared % 16 else [])
+    assert all(copy.dst_block_id == table.block_ids[len(match.block_ids)] for copy in copies)
+    cache.check_invariants()
+
+
+@pytest.mark.parametrize("cap", [0, 1, 15, 16, 17, 31, 32, 33, 47])
+def test_max_tokens_caps_the_match(cap: int) -> None:
+    cache = PrefixCache(8)
+    finish(cache, run(0, 48))
+    match = cache.match(run(0, 48), max_tokens=cap)
+    assert (match.num_tokens, len(match.block_ids), match.num_tail_tokens) == (cap, cap // 16, cap % 16)
+
+
+def test_match_takes_any_sequence_of_tokens() -> None:
+    cache = PrefixCache(8)
+    finish(cache, run(0, 40))
+    assert cache.match(tuple(run(0, 40))).num_tokens == 40
+    assert cache.match(range(40)).num_tokens == 40
+
+
+def test_match_changes_nothing_and_splits_nothing() -> None:
+    cache = PrefixCache(8)
+    finish(cache, run(0, 64))
+    before = render(cache)
+    assert cache.match([*run(0, 40), 7]).num_tokens == 40
+    assert render(cache) == before
+    assert cache.tree.num_splits == 0
+
+
+def test_the_best_of_many_partial_blocks_is_found() -> None:
+    cache = PrefixCache(256)
+    for length in range(1, 16):
+        finish(cache, [*run(0, 16), *run(100, length), 1000 + length, *run(5000, 20)])
+        finish(cache, [*run(0, 16), *run(100, length), 50 - length])
+    for length in range(1, 16):
+        assert cache.match([*run(0, 16), *run(100, length), 999]).num_tokens == 16 + length
+
+
+# ---- splitting and growing -----------------------------------------------------------------------------------------
+
+
+def test_acquire_splits_on_the_block_boundary() -> None:
+    cache = PrefixCache(16)
+    finish(cache, run(0, 64))
+    table = compute(cache, [*run(0, 40), *run(500, 24)])
+    (root,) = cache.tree.roots.values()
+    (head,) = root.children.values()
+    assert (head.token_ids, head.start, head.lock_count) == (run(0, 32), 0, 1)
+    assert sorted((child.token_ids, child.start, child.lock_count) for child in head.children.values()) == [
+        (run(32, 32), 32, 0),
+        ([*run(32, 8), *run(500, 24)], 32, 1),
+    ]
+    assert cache.tree.num_splits == 1
+    assert table.node.parent is head
+
+
+def test_a_long_generation_is_one_node() -> None:
+    cache = PrefixCache(16)
+    tokens = run(0, 20)
+    table = compute(cache, tokens)
+    for token in range(20, 100):
+        tokens.append(token)
+        assert cache.extend(table, len(tokens))
+        cache.commit(table, len(tokens))
+    assert (table.num_committed_tokens, table.num_computed_tokens, len(table.block_ids)) == (96, 100, 7)
+    assert len(list(cache.tree.nodes())) == 2  # the root and one run
+    cache.check_invariants()
+
+
+def test_a_node_that_another_stands_on_does_not_grow() -> None:
+    cache = PrefixCache(16)
+    first, second = run(0, 33), [*run(0, 32), 900]
+    table, other = compute(cache, first), compute(cache, second)
+    assert table.node is other.node
+    first += run(33, 20)
+    assert cache.extend(table, len(first))
+    cache.commit(table, len(first))
+    assert table.node.parent is other.node
+    assert other.node.end == 32
+    cache.check_invariants()
+
+
+def test_blocks_can_be_shared_while_their_sequence_runs() -> None:
+    cache = PrefixCache(16)
+    table = compute(cache, run(0, 50))
+    other, copies = open_table(cache, [*run(0, 49), 7, 8])
+    assert other.block_ids[:3] == table.block_ids[:3]
+    assert copies == [BlockCopy(table.block_ids[3], other.block_ids[3], 1)]
+    assert (cache.num_private_blocks, cache.num_tree_blocks) == (2, 3)
+
+
+# ---- commit --------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_computed_twice_is_kept_once() -> None:
+    cache = PrefixCache(16)
+    tokens, same = run(0, 40), run(0, 40)
+    nothing = cache.match([])
+    table, _ = cache.acquire(tokens, nothing, 40) or pytest.fail("no room")
+    other, _ = cache.acquire(same, nothing, 40) or pytest.fail("no room")
+    cache.annotate(other.block_ids[0], "from the duplicate")
+    cache.annotate(other.block_ids[1], "dropped")
+    cache.annotate(table.block_ids[1], "kept")
+    held = other.block_ids
+    cache.commit(table, 40)
+    cache.commit(other, 40)
+    assert other.block_ids is held, "the list is changed in place"
+    assert other.block_ids[:2] == table.block_ids[:2]
+    assert other.block_ids[2] != table.block_ids[2]
+    assert cache.num_free_blocks == 12
+    assert cache.annotation(table.block_ids[0]) == "from the duplicate"
+    assert cache.annotation(table.block_ids[1]) == "kept"
+    assert (cache.stats.num_inserted_blocks, cache.stats.num_deduplicated_blocks) == (2, 2)
+    cache.check_invariants()
+
+
+def test_a_commit_that_agrees_with_half_a_run_splits_it() -> None:
+    cache = PrefixCache(16)
+    nothing = cache.match([])
+    tokens, other_tokens = run(0, 64), [*run(0, 32), *run(500, 32)]
+    table, _ = cache.acquire(tokens, nothing, 64) or pytest.fail("no room")
+    other, _ = cache.acquire(other_tokens, nothing, 64) or pytest.fail("no room")
+    cache.commit(table, 64)
+    cache.commit(other, 64)
+    assert other.block_ids[:2] == table.block_ids[:2]
+    assert cache.num_tree_blocks == 6
+    assert table.node.parent is other.node.parent
+    cache.check_invariants()
+
+
+def test_commit_refuses_what_cannot_be() -> None:
+    cache = PrefixCache(16)
+    table = compute(cache, run(0, 20))
+    for wrong in (19, 21, 40):
+        with pytest.raises(CacheUsageError, match=f"num_computed_tokens={wrong}"):
+            cache.commit(table, wrong)
+
+
+# ---- release and the partial leaf ----------------------------------------------------------------------------------
+
+
+def test_the_next_turn_of_a_chat_computes_its_own_tokens_only() -> None:
+    cache = PrefixCache(32)
+    tokens = run(0, 21)
+    for turn in range(6):
+        table, copies = open_table(cache, tokens)
+        assert table.num_computed_tokens == (0 if turn == 0 else len(tokens) - 13)
+        assert len(copies) <= 1
+        cache.commit(table, len(tokens))
+        cache.release(table)
+        tokens = [*tokens, *run(1000 * turn, 13)]
+    cache.check_invariants()
+    # A tail that has grown into a full block, or a longer tail, is not kept a second time.
+    assert cache.num_tree_blocks == -(-(21 + 5 * 13) // 16)
+
+
+def test_a_longer_partial_leaf_replaces_a_shorter_one() -> None:
+    cache = PrefixCache(8)
+    finish(cache, run(0, 18))
+    finish(cache, run(0, 20))
+    assert cache.num_tree_blocks == 2
+    finish(cache, run(0, 19))
+    assert cache.num_tree_blocks == 2
+    assert cache.match(run(0, 30)).num_tokens == 20
+    finish(cache, run(0, 32))
+    assert cache.num_tree_blocks == 2
+
+
+def test_released_blocks_beyond_the_computed_tokens_are_freed() -> None:
+    cache = PrefixCache(8)
+    table, _ = open_table(cache, run(0, 100))
+    cache.commit(table, 18)
+    cache.release(table)
+    assert (cache.num_free_blocks, cache.num_tree_blocks, cache.num_evictable_blocks) == (6, 2, 2)
+    with pytest.raises(CacheUsageError, match="released"):
+        cache.release(table)
+    with pytest.raises(CacheUsageError, match="released"):
+        cache.extend(table, 1)
+
+
+def test_a_copy_that_was_not_carried_out_is_not_kept() -> None:
+    cache = PrefixCache(8)
+    finish(cache, run(0, 20))
+    table, copies = open_table(cache, run(0, 25))
+    assert copies[0].num_tokens == 4
+    assert not table.is_tail_written
+    assert cache.num_free_blocks == 5
+    cache.reset()  # the source of the copy is gone, and the copy itself not there yet
+    assert cache.match(run(0, 25)).num_tokens == 16
+    assert cache.match(run(0, 25)).num_pending_tokens == 9
+    forked, fork_copies = cache.fork(table, run(0, 25)) or pytest.fail("no room")
+    assert (forked.num_computed_tokens, fork_copies) == (16, [])
+    cache.release(forked)
+    cache.release(table)
+    assert (cache.num_free_blocks, cache.num_tree_blocks) == (7, 1)
+    cache.check_invariants()
+
+
+# ---- room ----------------------------------------------------------------------------------------------------------
+
+
+def test_acquire_without_room_changes_nothing() -> None:
+    cache = PrefixCache(4)
+    finish(cache, run(0, 48))
+    before = render(cache), cache.stats, cache.tree.num_splits
+    # 2 of 3 evictable blocks are matched and would be locked: 1 free + 1 evictable are left, 3 are wanted.
+    tokens = [*run(0, 32), *run(500, 48)]
+    assert cache.acquire(tokens, cache.match(tokens), 80) is None
+    assert (render(cache), cache.stats, cache.tree.num_splits) == before
+    table, _ = cache.acquire(tokens, cache.match(tokens), 64) or pytest.fail("no room")
+    assert len(table.block_ids) == 4
+    assert cache.num_available_blocks == 0
+    assert cache.stats.num_evicted_blocks == 1
+    assert not cache.extend(table, 65)
+    cache.check_invariants()
+
+
+def test_num_locked_blocks_of_a_match() -> None:
+    cache = PrefixCache(16)
+    finish(cache, run(0, 64))
+    assert cache.num_locked_blocks(cache.match(run(0, 50))) == 0
+    compute(cache, [*run(0, 32), 900])
+    match = cache.match(run(0, 50))
+    assert (len(match.block_ids), cache.num_locked_blocks(match)) == (3, 2)
+
+
+def test_a_stale_match_is_matched_again() -> None:
+    cache = PrefixCache(4)
+    finish(cache, run(0, 48))
+    tokens = [*run(0, 40), 900]
+    match = cache.match(tokens)
+    assert match.num_tokens == 40
+    other, _ = cache.acquire(run(100, 20), cache.match([]), 32) or pytest.fail("no room")  # evicts the third block
+    assert cache.stats.num_evicted_blocks == 1
+    cache.release(other)
+    table, copies = cache.acquire(tokens, match, 41) or pytest.fail("no room")
+    assert (table.num_computed_tokens, copies) == (32, [])
+    cache.check_invariants()
+
+
+def test_a_match_outlives_a_split_and_a_growing_run() -> None:
+    cache = PrefixCache(16)
+    growing = run(0, 64)
+    table = compute(cache, growing)
+    match = cache.match(run(0, 64))
+    compute(cache, [*run(0, 32), *run(500, 20)])  # splits the node of the match
+    growing += run(64, 16)
+    assert cache.extend(table, 80)
+    cache.commit(table, 80)  # and grows it
+    other, _ = cache.acquire(run(0, 64), match, 64) or pytest.fail("no room")
+    assert other.block_ids == table.block_ids[:4]
+    assert other.node.end == 64
+    cache.check_invariants()
+
+
+def test_acquire_refuses_what_cannot_be() -> None:
+    cache = PrefixCache(16)
+    finish(cache, run(0, 64))
+    match = cache.match(run(0, 64))
+    with pytest.raises(CacheUsageError, match="num_tokens=63"):
+        cache.acquire(run(0, 64), match, 63)
+    with pytest.raises(CacheUsageError, match="for 10 tokens"):
+        cache.acquire(run(0, 10), match, 64)
+    with pytest.raises(CacheUsageError, match="namespace='other'"):
+        cache.acquire(run(0, 64), match, 64, namespace="other")
+    with pytest.raises(CacheUsageError, match="max_tokens=-1"):
+        cache.match(run(0, 64), max_tokens=-1)
+
+
+# ---- in flight -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_running_sequence_is_about_to_compute_is_pending() -> None:
+    cache = PrefixCache(64)
+    prefix = run(0, 100)
+    first, _ = open_table(cache, [*prefix, 1000])
+    tokens = [*prefix, 2000, 2001]
+    match = cache.match(tokens)
+    assert (match.num_tokens, match.num_pending_tokens) == (0, 100)
+    assert match.pending_table is first
+    assert cache.match(tokens, max_tokens=90).num_pending_tokens == 90
+    cache.commit(first, 20)
+    match = cache.match(tokens)
+    assert (match.num_tokens, match.num_tail_tokens, match.num_pending_tokens) == (20, 4, 80)
+    cache.commit(first, 101)
+    match = cache.match(tokens)
+    assert (match.num_tokens, match.num_pending_tokens, match.pending_table) == (100, 0, None)
+
+
+def test_the_longest_of_many_pending_is_found() -> None:
+    cache = PrefixCache(4096)
+    finish(cache, run(0, 32))
+    tables = [open_table(cache, [*run(0, 32 + length), 5000 + length])[0] for length in range(256)]
+    for length in (0, 1, 17, 100, 255):
+        match = cache.match([*run(0, 32 + length), 9999])
+        assert match.num_tokens + match.num_pending_tokens == 32 + length
+        assert match.pending_table is (tables[length] if length else None)
+    match = cache.match(run(0, 400))
+    assert (match.num_pending_tokens, match.pending_table) == (255, tables[255])
+
+
+def test_a_sequence_without_a_next_token_is_found_once_it_has_one() -> None:
+    cache = PrefixCache(16)
+    tokens = run(0, 32)
+    table = compute(cache, tokens)
+    tokens.append(32)  # the owner appends without telling
+    assert cache.match(run(0, 40)).num_pending_tokens == 1
+    assert cache.extend(table, 33)
+    cache.commit(table, 33)
+    assert cache.match(run(0, 40)).num_tokens == 33
+    assert cache.match([*run(0, 32), 7]).num_tokens == 32
+    group = cache.open_tables._groups[table.node]
+    assert (list(group.by_token), list(group.aside)) == ([32], [])
+
+
+# ---- fork ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", range(16))
+def test_fork_of_eight_copies_one_block_each_at_most(offset: int) -> None:
+    cache = PrefixCache(64)
+    tokens = run(0, 32 + offset)
+    parent = compute(cache, tokens) if offset else compute(cache, run(0, 32))
+    children = []
+    for child in range(8):
+        table, copies = cache.fork(parent, [*tokens, 900 + child]) or pytest.fail("no room")
+        expected = [BlockCopy(parent.block_ids[2], table.block_ids[2], offset)] if offset else []
+        assert copies == expected
+        assert table.num_computed_tokens == len(tokens)
+        assert table.block_ids[:2] == parent.block_ids[:2]
+        children.append(table)
+    assert parent.node.lock_count == 9
+    assert cache.num_private_blocks == (9 if offset else 0)
+    for table in children:
+        cache.release(table)
+    cache.release(parent)
+    cache.check_invariants()
+
+
+def test_fork_refuses_other_tokens_and_a_shared_list() -> None:
+    cache = PrefixCache(16)
+    tokens = run(0, 20)
+    table = compute(cache, tokens)
+    for wrong in (tokens, run(1, 20), run(0, 19)):
+        with pytest.raises(CacheUsageError, match="cannot be forked"):
+            cache.fork(table, wrong)
+
+
+def test_fork_without_room_changes_nothing() -> None:
+    cache = PrefixCache(2)
+    table = compute(cache, run(0, 20))
+    before = render(cache), cache.stats
+    assert cache.fork(table, run(0, 20)) is None
+    assert (render(cache), cache.stats) == before
+    cache.check_invariants()
+
+
+# ---- namespaces, annotations, reset, sharing off -------------------------------------------------------------------
+
+
+def test_namespaces_do_not_see_each_other() -> None:
+    cache = PrefixCache(16)
+    finish(cache, run(0, 40), namespace="a")
+    assert cache.match(run(0, 40)).num_tokens == 0
+    assert cache.match(run(0, 40), namespace="b").num_tokens == 0
+    assert cache.match(run(0, 40), namespace="a").num_tokens == 40
+    finish(cache, run(0, 40), namespace=("model", 2))
+    assert cache.num_tree_blocks == 6
+    assert set(cache.tree.roots) == {"a", ("model", 2)}
+    assert cache.reset() == 6
+    assert cache.tree.roots == {}
+
+
+def test_annotations_live_as_long_as_their_block() -> None:
+    cache = PrefixCache(2)
+    table = compute(cache, run(0, 16))
+    (block_id,) = table.block_ids
+    cache.annotate(block_id, [1.0])
+    cache.annotate(block_id, [2.0])
+    cache.release(table)
+    assert cache.annotation(block_id) == [2.0]
+    assert cache.match(run(0, 16)).block_ids == (block_id,)
+    finish(cache, run(100, 32))
+    assert cache.annotation(block_id) is None
+    cache.reset()
+    for wrong in (block_id, -1, 2):
+        with pytest.raises(CacheUsageError, match=f"block_id={wrong}"):
+            cache.annotate(wrong, "x")
+
+
+def test_reset_spares_what_runs() -> None:
+    cache = PrefixCache(16)
+    finish(cache, run(500, 70))
+    tokens = [*run(0, 32), 1, 2]
+    table = compute(cache, tokens)
+    assert cache.reset() == 5
+    assert cache.match(tokens).num_tokens == 34
+    cache.release(table)
+    assert cache.reset() == 3
+    assert (cache.num_free_blocks, cache.num_tree_blocks) == (16, 0)
+    cache.check_invariants()
+
+
+def test_without_sharing_nothing_is_found_and_nothing_stays() -> None:
+    cache = PrefixCache(16, enable_sharing=False)
+    tokens = run(0, 40)
+    table = compute(cache, tokens)
+    other = compute(cache, run(0, 40))
+    assert not set(table.block_ids) & set(other.block_ids)
+    assert cache.match(tokens) == PrefixMatch(cache.match(tokens).node, (), 0) or cache.match(tokens).num_tokens == 0
+    child, copies = cache.fork(table, [*tokens, 7]) or pytest.fail("no room")
+    assert child.block_ids[:2] == table.block_ids[:2]
+    assert len(copies) == 1
+    cache.release(table)
+    cache.check_invariants()
+    assert cache.num_free_blocks == 10
+    cache.release(child)
+    cache.release(other)
+    assert cache.num_free_blocks == 16
+    assert cache.tree.roots == {}
+
+
+def test_stats_count_tokens_and_blocks() -> None:
+    cache = PrefixCache(16)
+    finish(cache, run(0, 40))
+    before = cache.stats
+    finish(cache, [*run(0, 36), *run(500, 4)])
+    stats = cache.stats
+    assert (before.num_queried_tokens, before.num_hit_tokens) == (40, 0)
+    assert (stats.num_queried_tokens, stats.num_hit_tokens) == (80, 36)
+    assert (stats.num_copied_blocks, stats.num_inserted_blocks, stats.num_evicted_blocks) == (1, 2, 0)
+
+
+def test_bad_sizes_are_refused() -> None:
+    with pytest.raises(CacheUsageError, match="num_blocks=0"):
+        PrefixCache(0)
+    with pytest.raises(CacheUsageError, match="block_size=0"):
+        PrefixCache(4, block_size=0)
+    with pytest.raises(CacheUsageError, match="num_blocks=4"):
+        PrefixCache(4, pool=BlockPool(5))
+
+
+def test_block_size_one_has_no_partial_blocks() -> None:
+    cache = PrefixCache(64, block_size=1)
+    finish(cache, run(0, 21))
+    match = cache.match([*run(0, 17), 99])
+    assert (match.num_tokens, len(match.block_ids), match.tail_block_id) == (17, 17, None)
+
+
+# ---- the pool ------------------------------------------------------------------------------------------------------
+
+
+def test_the_pool_moves_blocks_between_states() -> None:
+    pool = BlockPool(4)
+    assert pool.allocate(5) is None
+    assert pool.allocate(3) == [0, 1, 2]
+    assert (pool.num_free, pool.num_private, pool.num_tree) == (1, 3, 0)
+    pool.adopt([1])
+    assert pool.state(1) is BlockState.TREE
+    pool.free([1, 0])
+    assert (pool.num_free, pool.num_private, pool.num_tree, pool.num_frees) == (3, 1, 0, 2)
+    assert pool.allocate(0) == []
+    assert pool.allocate(3) == [0, 1, 3]
+    with pytest.raises(AssertionError, match="free already"):
+        pool.free([2, 2])
+    with pytest.raises(AssertionError, match="not private"):
+        pool.adopt([2])
