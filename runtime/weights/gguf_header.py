@@ -27,8 +27,11 @@ SUPPORTED_VERSIONS = (2, 3)
 MAX_KEY_LEN = 65535
 MAX_DIMENSIONS = 4
 MAX_ARRAY_DEPTH = 4
-MAX_ARRAY_ELEMENTS = 1 << 23
+MAX_ARRAY_ELEMENTS = 1 << 21
+"""Of all arrays together; the largest vocabularies in use, with scores, types and merges, have 1.3 million."""
 MAX_STRING_BYTES = 1 << 26
+MAX_REPAIRED_BYTES = 1 << 16
+"""A longer string that is not UTF-8 is damage, not an odd token."""
 DEFAULT_ALIGNMENT = 32
 SMALLEST_METADATA_ENTRY = 8 + 4 + 1
 SMALLEST_TENSOR_ENTRY = 8 + 4 + 4 + 8
@@ -138,9 +141,18 @@ class _HeaderParser:
     def _string(self) -> str:
         length = self._scalar("Q")
         start = self._take(length)
-        if length > MAX_STRING_BYTES:
-            raise self._fail(f"the string at offset {start} has {length} bytes; the limit is {MAX_STRING_BYTES}")
-        return self._data[start : start + length].decode("utf-8", errors="replace")
+        return self._decode(start, start + length)
+
+    def _decode(self, start: int, end: int) -> str:
+        if end - start > MAX_STRING_BYTES:
+            raise self._fail(f"the string at offset {start} has {end - start} bytes; the limit is {MAX_STRING_BYTES}")
+        raw = self._data[start:end]
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if len(raw) > MAX_REPAIRED_BYTES:
+                raise self._fail(f"the string of {len(raw)} bytes at offset {start} is not UTF-8") from error
+            return raw.decode("utf-8", errors="replace")
 
     def _name(self, what: str) -> str:
         name = self._string()
@@ -183,7 +195,7 @@ class _HeaderParser:
             position = start + unpack_length(data, position)[0] if start <= size else size + 1
             if position > size:
                 self._take(size + 1)
-            strings.append(data[start:position].decode("utf-8", errors="replace"))
+            strings.append(self._decode(start, position))
         self._position = position
         return strings
 

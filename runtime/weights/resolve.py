@@ -50,6 +50,8 @@ def resolve_model(name: str | Path) -> Checkpoint:
         ModelLoadError: nothing of that name exists, or it is no sound model.
     """
     path = resolve_path(name)
+    if path.suffix == ".safetensors":
+        raise ModelLoadError(f"{path}: weights alone are no model; name the directory that also holds config.json")
     return SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
 
 

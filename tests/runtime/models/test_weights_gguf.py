@@ -325,6 +325,20 @@ def test_array_beyond_the_limit_is_not_materialised(tmp_path: Path) -> None:
         read_gguf_header(path)
 
 
+@pytest.mark.parametrize(("length", "is_read"), [(12, True), (1 << 17, False)])
+def test_strings_that_are_not_utf8(tmp_path: Path, length: int, is_read: bool) -> None:
+    path = tmp_path / "odd.gguf"
+    key = b"odd"
+    entry = len(key).to_bytes(8, "little") + key + (8).to_bytes(4, "little") + length.to_bytes(8, "little")
+    counts = (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + counts + entry + b"\xff" * length)
+    if is_read:
+        assert read_gguf_header(path).metadata["odd"] == "\ufffd" * length
+    else:
+        with pytest.raises(ModelLoadError, match="is not UTF-8"):
+            read_gguf_header(path)
+
+
 def test_architectures_with_experts_are_refused(tmp_path: Path, make_hf_model: Callable[[Any], Any]) -> None:
     extra = {"llama.expert_count": 8}
     path = write_gguf(tmp_path / "tiny.gguf", make_hf_model(CONFIGS["llama"]), extra=extra)

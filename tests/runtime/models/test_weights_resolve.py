@@ -29,6 +29,12 @@ def test_names_of_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         resolve_model(name)
 
 
+def test_weights_file_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ModelLoadError, match=r"name the directory that also holds config\.json"):
+        resolve_model(tmp_path / "model.safetensors")
+
+
 def test_single_gguf_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "one.gguf").touch()
     assert resolve_path(tmp_path) == tmp_path / "one.gguf"
