@@ -26,7 +26,7 @@ def execute(args: argparse.Namespace) -> int:
     start = time.monotonic()
     terminal = Terminal()
     terminal.line(
-        terminal.bold("ramet demo") + ": a support desk that sorts a ticket, drafts three answers, settles on one"
+        terminal.bold("ramet demo") + ": a program sorts support tickets, drafts three answers each, picks one"
     )
     with load_llm(args) as llm:
         from ..frontend.backends.local import LocalBackend
