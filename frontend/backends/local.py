@@ -19,6 +19,10 @@ from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
 
 
+class BackendClosedError(RuntimeError):
+    """The backend was closed and takes no more calls."""
+
+
 class LocalBackend:
     """Programs on an LLM of this process.
 
@@ -38,7 +42,10 @@ class LocalBackend:
         """
         self._owns_llm = not isinstance(model, LLM)
         self.llm = model if isinstance(model, LLM) else LLM(model, **llm_options)
-        self._continuations: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._running: set[RequestHandle] = set()
+        self._is_closed = False
+        self._continuations: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run_continuations, name="ramet-continuations", daemon=True)
         self._thread.start()
 
@@ -61,7 +68,7 @@ class LocalBackend:
         """Raises InvalidRequestError if the call can never run, such as a prompt beyond the context limit."""
         handle = self._submit(call.prompt_token_ids, call.sampling_params, shared_prefix_len=call.shared_prefix_len)
         generation = LocalGeneration(handle)
-        handle.add_done_callback(lambda _: self._continuations.put(generation.settle))
+        self._when_done(handle, generation.settle)
         return generation
 
     def score(self, call: ScoreCall) -> Scoring:
@@ -80,11 +87,12 @@ class LocalBackend:
                 handles.append(handle)
         except BaseException:
             for handle in handles:
+                self._when_done(handle, lambda: None)
                 handle.abort()
             raise
         scoring = LocalScoring(call, handles)
         for handle in handles:
-            handle.add_done_callback(lambda _: self._continuations.put(scoring.count_one))
+            self._when_done(handle, scoring.count_one)
         return scoring
 
     def flush_cache(self) -> None:
@@ -102,9 +110,14 @@ class LocalBackend:
 
     def close(self) -> None:
         """Stop the threads, and the LLM if it was loaded here. Programs still running fail. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            running = list(self._running)
+        for handle in running:
+            handle.abort()
         if self._owns_llm:
             self.llm.shutdown()
-        self._continuations.put(None)
+        self._continuations.put(lambda: None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -120,11 +133,28 @@ class LocalBackend:
         request = Request(
             request_id=self.llm.new_request_id(), prompt_token_ids=token_ids, sampling_params=params, **fields
         )
-        return self.llm.submit_request(request)
+        with self._lock:
+            if self._is_closed:
+                raise BackendClosedError("the backend is closed; make a new LocalBackend")
+            handle = self.llm.submit_request(request)
+            self._running.add(handle)
+            return handle
+
+    def _when_done(self, handle: RequestHandle, continuation: Callable[[], None]) -> None:
+        def go_on() -> None:
+            continuation()
+            with self._lock:
+                self._running.discard(handle)
+
+        handle.add_done_callback(lambda _: self._continuations.put(go_on))
 
     def _run_continuations(self) -> None:
-        while (continuation := self._continuations.get()) is not None:
-            continuation()
+        """Until the backend is closed and every call it has submitted is settled."""
+        is_over = False
+        while not is_over:
+            self._continuations.get()()
+            with self._lock:
+                is_over = self._is_closed and not self._running
 
 
 class LocalGeneration(Generation):
