@@ -7,6 +7,7 @@ import pytest
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import CHAT_TOKENS, MockBackend
 from ramet.frontend.backends.mock_tokenizer import MockTokenizer
+from ramet.frontend.default_backend import get_default_backend, set_default_backend
 from ramet.frontend.errors import InvalidProgramError, UnknownVariableError
 from ramet.frontend.primitives import assistant, assistant_begin, assistant_end, gen, system, user, user_begin, user_end
 from ramet.frontend.program import function
@@ -353,6 +354,20 @@ def test_calls_record_the_graph_with_exact_prompts_and_source_lines() -> None:
     assert first.prompt_token_ids == sent_ids(backend, 0)
     assert first.source.startswith("test_program_state.py:")
     assert first.meta == state.meta("first")
+
+
+def test_programs_run_on_the_default_backend_that_was_set() -> None:
+    backend = MockBackend("ok")
+    set_default_backend(backend)
+    try:
+        assert get_default_backend() is backend
+        assert two_answers.run("x")["first"] == "ok"
+        assert [state["first"] for state in two_answers.run_batch([("y",)])] == ["ok"]
+        own = MockBackend("own")
+        assert two_answers.run("x", backend=own)["first"] == "own"
+    finally:
+        set_default_backend(None)
+    assert len(backend.requests) == 4
 
 
 @pytest.mark.parametrize("value", [5, None, object(), ["a", 3]])
