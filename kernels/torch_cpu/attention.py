@@ -12,7 +12,7 @@ What makes it fast, compared with gathering each sequence's blocks and attending
         A run of consecutive block ids is a slice [tokens, Hk, D] of the cache: no copy. Any other set of slots is
         one index_select of long rows. Storing T tokens writes T such rows.
 
-    shared runs     fetched once for the rows of all sharers (13 times faster than once per request at 32 x 1,024)
+    shared runs     fetched once for the rows of all sharers, not once per request (benchmarks/attention.py)
     grouped heads   the query heads of a group are rows over one key head, or strided views of it: keys are never
                     repeated
     decodes         batched by similar length: a handful of calls a layer, whatever the number of sequences
@@ -67,7 +67,7 @@ def paged_attention(
     scale: float,
     sliding_window: int | None,
 ) -> Tensor:
-    """See `interface.Kernels.attention`. Computed in the dtype of the cache."""
+    """See `interface.Kernels.attention`. Computed in the dtype of the cache, fp32."""
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = key_cache.shape[2]
     group_size = num_heads // num_kv_heads

@@ -16,15 +16,14 @@ class TorchKernels:
 
     name = "torch"
 
-    def __init__(self, device: torch.device, kv_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.kv_dtype = kv_dtype
 
     def new_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         shape = (num_blocks, block_size, num_kv_heads, head_dim)
         return (
-            kv_storage.lazy_zeros(shape, self.kv_dtype, self.device),
-            kv_storage.lazy_zeros(shape, self.kv_dtype, self.device),
+            kv_storage.lazy_zeros(shape, torch.float32, self.device),
+            kv_storage.lazy_zeros(shape, torch.float32, self.device),
         )
 
     def prepare_attention(self, metadata: AttentionMetadata) -> AttentionMetadata:
