@@ -15,6 +15,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
+from .stop_matcher import StopMatcher
+
 
 class TokenBytes(Protocol):
     """What the detokenizer needs of a tokenizer."""
@@ -33,6 +35,8 @@ class IncrementalDetokenizer:
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: keep the stop string at the end of the text.
         min_tokens: stop strings that are complete before this many tokens are ordinary text.
+        strip_leading_space: take one space off the beginning; for tokens that begin a text of their own, where the
+            tokenizer's `strips_leading_space` says that they spell a space too many.
 
     Attributes:
         stop_string: the one that ended the text, None so far.
@@ -46,9 +50,11 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
+        strip_leading_space: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
-        self._stop_strings = tuple(stop_strings)
+        self._matcher = StopMatcher(stop_strings) if stop_strings else None
+        self._may_strip_space = strip_leading_space
         self._skip_special_tokens = skip_special_tokens
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
@@ -104,41 +110,30 @@ class IncrementalDetokenizer:
             new = ""
         else:
             new = self._decoder.decode(self._tokenizer.token_bytes(token_id))
-        pending = self._held + new
+        if self._may_strip_space and new:
+            self._may_strip_space = False
+            new = new.removeprefix(" ")
         is_inside_character = bool(self._decoder.getstate()[0])
-        self._token_ends.append(None if is_inside_character else self._num_published + len(pending))
-        if not self._stop_strings:
-            return self._publish(pending)
-        if len(self._token_ends) >= self._min_tokens:
-            found = self._find_stop(pending)
-            if found is not None:
-                start, self.stop_string = found
+        num_chars = self._num_published + len(self._held) + len(new)
+        self._token_ends.append(None if is_inside_character else num_chars)
+        return self._publish_decided(new)
+
+    def _publish_decided(self, new: str) -> str:
+        """Publish what is certain of the held text and the new one."""
+        if self._matcher is None:
+            return self._publish(new)
+        may_stop = len(self._token_ends) >= self._min_tokens
+        for idx, char in enumerate(new):
+            stop = self._matcher.feed(char)
+            if stop is not None and may_stop:
+                self.stop_string = stop
+                whole = self._held + new[: idx + 1]
                 self._held = ""
-                return self._publish(pending[: start + len(self.stop_string) if self._include_stop else start])
-        num_safe = len(pending) - self._num_undecided(pending)
+                return self._publish(whole if self._include_stop else whole.removesuffix(stop))
+        pending = self._held + new
+        num_safe = len(pending) - self._matcher.num_held_chars
         self._held = pending[num_safe:]
         return self._publish(pending[:num_safe])
-
-    def _find_stop(self, pending: str) -> tuple[int, str] | None:
-        """Start and text of the stop string that is complete first."""
-        found = [(pending.find(stop), stop) for stop in self._stop_strings]
-        complete = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
-        if not complete:
-            return None
-        _, start, stop = min(complete)
-        return start, stop
-
-    def _num_undecided(self, pending: str) -> int:
-        """Length of the longest end of `pending` that a stop string begins with."""
-        longest = 0
-        for stop in self._stop_strings:
-            start = max(0, len(pending) - len(stop) + 1)
-            while (start := pending.find(stop[0], start)) >= 0 and len(pending) - start > longest:
-                if stop.startswith(pending[start:]):
-                    longest = len(pending) - start
-                    break
-                start += 1
-        return longest
 
     def _publish(self, text: str) -> str:
         if text:

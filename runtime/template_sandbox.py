@@ -75,8 +75,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             "string": self._to_text,
             "tojson": self._to_json,
         }
+        comparing: dict[str, Any] = {name: self.tests[name] for name in _COMPARING_TESTS}
         self.tests = {name: self.tests[name] for name in _TESTS} | {
-            name: self._measured(self.tests[name]) for name in _COMPARING_TESTS
+            name: self._measured(test) for name, test in comparing.items()
         }
         self.globals = {
             "dict": dict,
@@ -95,7 +96,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             TemplateRefusedError: it is longer than MAX_SOURCE_LEN.
         """
         if len(source) > MAX_SOURCE_LEN:
-            raise TemplateRefusedError(f"the template is {len(source)} characters long; at most {MAX_SOURCE_LEN} are read")
+            raise TemplateRefusedError(f"the template has {len(source)} characters; at most {MAX_SOURCE_LEN} are read")
         tree = _Checks().visit(self.parse(source))
         tree.set_environment(self)
         return jinja2.Template.from_code(self, self.compile(tree), self.make_globals(None))
