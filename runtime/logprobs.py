@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -41,9 +42,11 @@ def logprobs_of(logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[di
     Returns:
         One dict per row: its own token first, then the most likely ones in order.
 
-    A row's result depends on that row alone, to the last bit: it is computed in float64, in one thread, row by row.
-    Cost: one exponential per logit and, with top_n, a selection over the vocabulary.
+    A row's result depends on that row alone, to the last bit: rows are computed one by one in one thread. A token has
+    the same float whether it is listed as the row's own or among the most likely. A row with NaN gives NaN.
+    Cost: one exponential per logit and, with top_n, a selection over the vocabulary; memory for a few rows.
     """
+    assert logits.ndim == 2
     assert logits.shape[0] == len(token_ids)
     results: list[dict[int, Logprob]] = []
     for start in range(0, len(token_ids), ROWS_PER_SLICE):
@@ -55,8 +58,9 @@ def logprobs_of(logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[di
 
 def row_logprobs(row: Row, token_id: int, top_n: int) -> dict[int, Logprob]:
     """`logprobs_of` for one row, float32 [vocab]."""
-    largest_logit = float(row.max())
-    log_total = largest_logit + float(np.log(np.exp(row.astype(np.float64) - largest_logit).sum()))
+    peak = row.max()
+    with np.errstate(invalid="ignore"):  # a row of infinities has no logprobs: they come out as NaN
+        log_total = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
     own = row[token_id]
     num_before = np.count_nonzero(row > own) + np.count_nonzero(row[:token_id] == own)
     listed = {token_id: Logprob(float(own) - log_total, int(num_before) + 1)}
@@ -67,8 +71,9 @@ def row_logprobs(row: Row, token_id: int, top_n: int) -> dict[int, Logprob]:
 
 
 def to_numpy(logits: Tensor) -> Row:
-    """The logits as a float32 array; the same memory where they are on the CPU already."""
-    rows: Row = logits.detach().float().cpu().numpy()
+    """The fp32 logits as an array; the same memory where they are on the CPU already."""
+    assert logits.dtype == torch.float32
+    rows: Row = logits.detach().cpu().numpy()
     return rows
 
 
@@ -76,11 +81,11 @@ def largest(values: NDArray[np.floating], count: int) -> Ids:
     """Indices of the largest values, in descending order; of equal values the lower index comes first.
 
     Args:
-        values: [vocab], none of them NaN.
+        values: [vocab].
         count: at least 1; more than there are counts as all.
 
     Returns:
-        [min(count, vocab)]. Cost: linear in the vocabulary; only what is returned is sorted.
+        [min(count, vocab)]; fewer if there are NaNs. Cost: linear in the vocabulary; only what is returned is sorted.
     """
     assert count > 0
     if count >= values.shape[0]:

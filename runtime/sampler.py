@@ -1,30 +1,30 @@
 """Sampler: from a step's logits to one token per sequence.
 
-Each row is worked on by itself, in the order: allowed tokens, logit_bias, penalties, temperature, top-k, top-p, min-p.
-The draw inverts the cumulative distribution of the kept tokens in order of their ids, in float64, at a number that
-depends on (seed, sample index, position) only. So a row's token depends on nothing else in the batch.
+A row is changed and cut in this order: allowed tokens and bans, logit_bias, penalties, temperature, top-k, top-p,
+min-p. The draw then inverts the cumulative distribution of what is left, in order of token ids, at a number that
+depends on (seed, sample index, position) only. Rows are worked on one by one in one thread of the host, so a row's
+token depends on nothing else in the batch, and the order of every sum is fixed; at the size of a vocabulary that is
+also faster than waking several threads for each small operation.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..sampling_params import SamplingParams
-from .logprobs import Ids, Logprob, Row, largest, row_logprobs, to_numpy
+from .logprobs import Ids, Logprob, Row, largest, logprobs_of, to_numpy
 from .random_stream import uniform
 
-Weights = NDArray[np.float64]
-
-_NUCLEUS_SIZES = (64, 1024)
-"""How many of the largest weights are looked at first; a nucleus that is larger needs a sort of them all."""
-
-_DRAW_BLOCK = 256
+_MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
+_LIKELY = np.float32(2.0**-10)
+_BLOCK_LEN = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class SamplingRow:
     Attributes:
         token_ids: prompt and output so far; the new token's position is their number.
         num_prompt_tokens: how many of them are the prompt.
-        banned_token_ids: never chosen here, such as end-of-sequence tokens before min_tokens.
+        banned_token_ids: never chosen here, such as end-of-sequence tokens before min_tokens; ids that the model does
+            not have are ignored.
         allowed: bool [vocab], the tokens a grammar allows; None allows all.
     """
 
@@ -43,8 +44,20 @@ class SamplingRow:
     sample_idx: int
     token_ids: Sequence[int]
     num_prompt_tokens: int
-    banned_token_ids: Collection[int] = ()
+    banned_token_ids: frozenset[int] = frozenset()
     allowed: Tensor | None = None
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything changes the logits before temperature."""
+        return (
+            self.allowed is not None
+            or bool(self.banned_token_ids)
+            or bool(self.params.logit_bias)
+            or self.params.repetition_penalty != 1.0
+            or self.params.presence_penalty != 0.0
+            or self.params.frequency_penalty != 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,7 @@ class SampledToken:
 
     Attributes:
         token_id: -1 if there is an error.
-        logprobs: of this token and the most likely ones, if the row asked for them.
+        logprobs: of this token and the most likely ones, if the row asked for them; of the unmodified distribution.
         error: why nothing could be sampled; the other rows are unaffected.
     """
 
@@ -69,70 +82,105 @@ class Sampler:
         """One token per row.
 
         Args:
-            logits: fp32 [rows, vocab]; not changed.
+            logits: fp32 [S, vocab] on any device; not changed.
             rows: one per row of logits.
 
-        Rows are worked on one by one in one thread: at the size of a vocabulary that is faster than starting threads,
-        and the order of every sum is fixed. Cost: one pass over the logits; for each row that is not plainly greedy a
-        few passes over that row. All weights are sorted only where a nucleus has more than 1,024 tokens.
+        Returns:
+            One result per row, in order. A row with NaN or +inf among its logits, or with no token left to sample, has
+            an error.
+
+        Cost: one argmax if all rows are greedy and change no logits. Otherwise a few passes over each row, and
+        O(context) more for a row with penalties.
         """
+        assert logits.dtype == torch.float32
+        assert logits.ndim == 2
         assert logits.shape[0] == len(rows)
-        if not rows:
-            return []
-        values = to_numpy(logits)
-        best_ids = values.argmax(axis=-1).tolist()
-        return [_sample_row(values[idx], row, best_ids[idx]) for idx, row in enumerate(rows)]
+        if all(row.params.is_greedy and not row.changes_logits for row in rows):
+            token_ids, peaks = _argmax(logits)
+            choices: list[int | str] = [
+                token_id if np.isfinite(peak) else _raw_fault(peak)
+                for token_id, peak in zip(token_ids, peaks, strict=True)
+            ]
+        else:
+            logits = logits.detach().cpu()
+            choices = [_choose(row_logits, row) for row_logits, row in zip(to_numpy(logits), rows, strict=True)]
+        return [
+            _sampled(choice, logits[idx : idx + 1], row.params)
+            for idx, (choice, row) in enumerate(zip(choices, rows, strict=True))
+        ]
 
 
-def _sample_row(logits: Row, row: SamplingRow, best_id: int) -> SampledToken:
-    best = float(logits[best_id])
-    if not math.isfinite(best):
-        return SampledToken(-1, error=f"the model's logits are not finite: the largest is {best}")
-    params = row.params
-    if params.is_greedy and not _changes_logits(row):
-        return _with_logprobs(logits, best_id, params)
-    unknown_id = _first_unknown_id(row, logits.shape[0])
-    if unknown_id is not None:
-        message = f"logit_bias names token {unknown_id}, but the model has only {logits.shape[0]} tokens"
-        return SampledToken(-1, error=message)
-    changed = change_logits(logits, row)
-    if not math.isfinite(float(changed.max())):
-        return SampledToken(-1, error="no token is left to sample: all are banned or not allowed here")
-    if params.is_greedy:
-        return _with_logprobs(logits, int(changed.argmax()), params)
-    token_ids, weights = kept_tokens(changed, params)
-    idx = _draw(weights, uniform(row.seed, row.sample_idx, len(row.token_ids)))
-    return _with_logprobs(logits, idx if token_ids is None else int(token_ids[idx]), params)
-
-
-def _with_logprobs(logits: Row, token_id: int, params: SamplingParams) -> SampledToken:
+def _sampled(choice: int | str, logits: Tensor, params: SamplingParams) -> SampledToken:
+    if isinstance(choice, str):
+        return SampledToken(-1, error=choice)
     if params.logprobs is None:
-        return SampledToken(token_id)
-    return SampledToken(token_id, row_logprobs(logits, token_id, params.logprobs))
+        return SampledToken(choice)
+    return SampledToken(choice, logprobs_of(logits, (choice,), params.logprobs)[0])
 
 
-def change_logits(logits: Row, row: SamplingRow) -> Row:
-    """The logits after allowed tokens, bans, logit_bias and penalties.
+def _argmax(logits: Tensor) -> tuple[list[int], list[float]]:
+    """The largest logit of each row: its token id, the lowest of equals, and its value, NaN if the row has one."""
+    if logits.device.type != "cpu":
+        peaks, token_ids = logits.max(dim=-1)
+        return token_ids.tolist(), peaks.tolist()
+    rows = to_numpy(logits)
+    best = rows.argmax(axis=-1)
+    return best.tolist(), rows[np.arange(len(best)), best].tolist()
 
-    Args:
-        logits: float32 [vocab]; not changed.
 
-    Returns:
-        float32 [vocab]; -inf for tokens that must not be sampled. The same array if nothing is to be changed.
-    """
-    if not _changes_logits(row):
-        return logits
+def _raw_fault(peak: float) -> str:
+    """What is wrong with a row of the model's own logits whose largest, `peak`, is not finite."""
+    if peak == -np.inf:
+        return "the model computed -inf for every token's logit"
+    return f"the model computed a logit that is {'NaN' if np.isnan(peak) else '+inf'}"
+
+
+def _choose(logits: Row, row: SamplingRow) -> int | str:
+    """The token chosen from logits [vocab], or why there is none."""
+    peak = logits.max()
+    if not np.isfinite(peak):
+        return _raw_fault(float(peak))
+    if row.changes_logits:
+        logits = _changed(logits, row)
+        peak = logits.max()
+        if peak == -np.inf:
+            return _nothing_left(row, len(logits))
+        if not np.isfinite(peak):
+            return f"repetition_penalty={row.params.repetition_penalty} takes a logit of the model out of fp32's range"
+    if row.params.is_greedy:
+        return int(logits.argmax())
+    token_ids, weights = _weights(logits, peak, row.params)
+    idx = _draw(weights, uniform(row.seed, row.sample_idx, len(row.token_ids)))
+    return idx if token_ids is None else int(token_ids[idx])
+
+
+def _nothing_left(row: SamplingRow, vocab_size: int) -> str:
+    causes = []
+    if row.allowed is not None:
+        causes.append(f"the grammar allows {int(row.allowed.sum())} of {vocab_size} tokens")
+    if row.banned_token_ids:
+        causes.append(f"{len(row.banned_token_ids)} are banned before min_tokens={row.params.min_tokens} is reached")
+    causes.append("the others have a logit of -inf")
+    return f"no token is left to sample: {', '.join(causes)}"
+
+
+def _changed(logits: Row, row: SamplingRow) -> Row:
+    """A copy of logits [vocab] after allowed tokens, bans, logit_bias and penalties, in this order."""
     params = row.params
     changed = logits.copy()
     if row.allowed is not None:
+        assert row.allowed.dtype == torch.bool
+        assert row.allowed.shape == changed.shape
         changed[~row.allowed.cpu().numpy()] = -np.inf
-    changed[[token_id for token_id in row.banned_token_ids if token_id < changed.shape[0]]] = -np.inf
+    if row.banned_token_ids:
+        changed[[token_id for token_id in row.banned_token_ids if token_id < len(changed)]] = -np.inf
     if params.logit_bias:
         changed[list(params.logit_bias)] += np.array(list(params.logit_bias.values()), dtype=np.float32)
     if params.repetition_penalty != 1.0:
         seen = np.unique(np.array(row.token_ids, dtype=np.int64))
         values, penalty = changed[seen], np.float32(params.repetition_penalty)
-        changed[seen] = np.where(values > 0, values / penalty, values * penalty)
+        with np.errstate(over="ignore"):
+            changed[seen] = np.where(values > 0, values / penalty, values * penalty)
     if params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
         output = np.array(row.token_ids[row.num_prompt_tokens :], dtype=np.int64)
         generated, counts = np.unique(output, return_counts=True)
@@ -141,81 +189,70 @@ def change_logits(logits: Row, row: SamplingRow) -> Row:
     return changed
 
 
-def kept_tokens(logits: Row, params: SamplingParams) -> tuple[Ids | None, Weights]:
-    """The tokens that temperature, top-k, top-p and min-p leave, in order of their ids, and their weights.
-
-    top-k keeps exactly k, of equal logits the lower ids. top-p keeps the fewest most likely tokens whose share of what
-    top-k left reaches it (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020). min-p keeps
-    those at least that fraction as likely as the most likely one.
-
-    Args:
-        logits: float32 [vocab], at least one of them finite.
-        params: temperature is above 0.
+def _weights(logits: Row, peak: np.float32, params: SamplingParams) -> tuple[Ids | None, Row]:
+    """Relative probabilities after temperature, top-k, top-p and min-p.
 
     Returns:
-        Ids [kept], ascending, None for all; weights [kept], the largest of them 1, some may be 0.
+        Ascending token ids (None: the whole vocabulary) and their weights: softmax's numerators, so the most likely
+        token's is 1; 0 for a token that was cut.
     """
     token_ids: Ids | None = None
-    if 0 < params.top_k < logits.shape[0]:
-        token_ids = largest(logits, params.top_k)
-    chosen = logits if token_ids is None else logits[token_ids]
-    weights = np.exp((chosen.astype(np.float64) - float(logits.max())) / params.temperature)
+    if 0 < params.top_k < len(logits):
+        token_ids = np.sort(largest(logits, params.top_k))
+        logits = logits[token_ids]
+    weights = logits - peak
+    with np.errstate(over="ignore"):
+        weights /= np.float32(max(params.temperature, _MIN_TEMPERATURE))
+    np.exp(weights, out=weights)
     if params.top_p < 1.0:
-        order = _nucleus(weights, params.top_p)
-        token_ids = order if token_ids is None else token_ids[order]
-        weights = weights[order]
+        _keep_nucleus(weights, params.top_p)
     if params.min_p > 0.0:
-        passing = np.flatnonzero(weights >= params.min_p)
-        token_ids = passing if token_ids is None else token_ids[passing]
-        weights = weights[passing]
-    if token_ids is None:
-        return None, weights
-    by_id = np.argsort(token_ids)
-    return token_ids[by_id], weights[by_id]
+        weights[weights < np.float32(params.min_p)] = 0.0
+    return token_ids, weights
 
 
-def _nucleus(weights: Weights, top_p: float) -> Ids:
-    """Indices, ascending, of the fewest largest weights whose share of all reaches top_p; of equal ones the first."""
-    size = weights.shape[0]
-    target = top_p * float(weights.sum())
-    for count in (*_NUCLEUS_SIZES, size):
-        head = np.partition(weights, size - count)[size - count :] if count < size else weights
-        descending = np.sort(head)[::-1]
-        cumulative = descending.cumsum()
-        if count >= size or cumulative[-1] >= target:
-            break
-    num_kept = min(1 + int(np.searchsorted(cumulative, target)), size)
-    smallest = descending[num_kept - 1]
-    above = np.flatnonzero(weights > smallest)
-    equal = np.flatnonzero(weights == smallest)[: num_kept - above.shape[0]]
-    return np.sort(np.concatenate([above, equal]))
+def _keep_nucleus(weights: Row, top_p: float) -> None:
+    """Zero all weights [N] but the fewest largest whose share of the sum reaches top_p.
 
-
-def _draw(weights: Weights, number: float) -> int:
-    """Index of the weight in which `number` of the way through their sum falls; one of weight 0 is never drawn.
-
-    Blocks of weights are summed first, so that only one block is walked through.
+    Of equal weights at the border the lower indices are kept. Source: Holtzman et al., "The Curious Case of Neural
+    Text Degeneration", ICLR 2020, section 3.1. Cost: a few passes, and a sort of those that may be among the fewest.
     """
-    blocks = np.add.reduceat(weights, np.arange(0, weights.shape[0], _DRAW_BLOCK)).cumsum()
-    target = number * float(blocks[-1])
-    block = _first_above(blocks, target)
-    start = block * _DRAW_BLOCK
-    before = float(blocks[block - 1]) if block else 0.0
-    return start + _first_above(weights[start : start + _DRAW_BLOCK].cumsum(), target - before)
+    total = float(weights.sum(dtype=np.float64))
+    target = top_p * total
+    # Weights below (1 - top_p) / N of the sum hold less than 1 - top_p of it together, so none of them is needed; half
+    # of that, because of rounding. Where the model is confident, the likely ones alone are enough.
+    floor = np.float32(0.5 * (1.0 - top_p) * total / len(weights))
+    candidates = weights[np.flatnonzero(weights >= max(floor, _LIKELY))]
+    if candidates.sum(dtype=np.float64) < target:
+        candidates = weights[np.flatnonzero(weights >= floor)]
+    ranked = np.sort(candidates)[::-1]
+    num_kept = _find_share(ranked, target, "left") + 1
+    smallest = ranked[num_kept - 1]
+    num_surplus = np.count_nonzero(weights >= smallest) - num_kept
+    if num_surplus > 0:
+        weights[np.flatnonzero(weights == smallest)[-num_surplus:]] = 0.0
+    weights[weights < smallest] = 0.0
 
 
-def _first_above(cumulative: Weights, target: float) -> int:
-    """The first index whose cumulative weight exceeds the target, or, if rounding leaves none, where it last grew."""
-    idx = int(np.searchsorted(cumulative, target, side="right"))
-    return idx if idx < cumulative.shape[0] else int(np.searchsorted(cumulative, cumulative[-1]))
+def _draw(weights: Row, number: float) -> int:
+    """Index of the weight in which `number`, in [0, 1), of the way through their sum falls; never one of weight 0."""
+    return _find_share(weights, number * float(weights.sum(dtype=np.float64)), "right")
 
 
-def _changes_logits(row: SamplingRow) -> bool:
-    params = row.params
-    has_penalty = params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-    return has_penalty or bool(params.logit_bias) or bool(row.banned_token_ids) or row.allowed is not None
+def _find_share(weights: Row, target: float, side: Literal["left", "right"]) -> int:
+    """First index at which the running sum of weights [N] reaches (left) or exceeds (right) the target.
+
+    Sums are float64. Blocks are summed first, so that only one block is walked through. Where rounding puts the
+    target beyond the sum, it is the last index of positive weight.
+    """
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK_LEN), dtype=np.float64).cumsum()
+    block_idx = _find(sums, target, side)
+    start = block_idx * _BLOCK_LEN
+    before = float(sums[block_idx - 1]) if block_idx else 0.0
+    block = weights[start : start + _BLOCK_LEN].cumsum(dtype=np.float64)
+    return start + _find(block, target - before, side)
 
 
-def _first_unknown_id(row: SamplingRow, num_tokens: int) -> int | None:
-    bias = row.params.logit_bias or {}
-    return next((token_id for token_id in bias if token_id >= num_tokens), None)
+def _find(running: NDArray[np.float64], target: float, side: Literal["left", "right"]) -> int:
+    last_positive = np.searchsorted(running, running[-1])
+    return int(min(np.searchsorted(running, target, side), last_positive))
