@@ -40,6 +40,7 @@ class RequestHandle:
         self._chunks: list[OutputChunk] = []
         self._output: RequestOutput | None = None
         self._callbacks: list[Callable[[RequestHandle], None]] = []
+        self._followers: list[Callable[[OutputChunk], None]] = []
 
     @property
     def is_done(self) -> bool:
@@ -94,18 +95,25 @@ class RequestHandle:
                 return
         callback(self)
 
+    def add_chunk_callback(self, callback: Callable[[OutputChunk], None]) -> None:
+        """Call it with every chunk from the first on, in order: with those there are at once, with later ones on the
+        engine's thread. It must be short and must not use this handle."""
+        with self._changed:
+            for chunk in self._chunks:
+                _call_safely(callback, chunk)
+            self._followers.append(callback)
+
     def publish(self, chunk: OutputChunk) -> None:
         """Engine side: append a chunk; the last one carries the output."""
         with self._changed:
             self._chunks.append(chunk)
             self._output = chunk.output
+            for follower in self._followers:
+                _call_safely(follower, chunk)
             callbacks = self._callbacks if chunk.output is not None else []
             self._changed.notify_all()
         for callback in callbacks:
-            try:
-                callback(self)
-            except Exception:
-                logger.exception("A done-callback of request %s raised", self.request.request_id)
+            _call_safely(callback, self)
 
 
 class EngineLoop:
@@ -216,6 +224,14 @@ class EngineLoop:
             error = EngineStoppedError(f"request {handle.request.request_id} ended with the engine: {cause!r}")
             error.__cause__ = cause
             handle.publish(_failed(handle.request, error))
+
+
+def _call_safely(callback: Callable[[T], None], argument: T) -> None:
+    """A callback that raises must not stop the engine."""
+    try:
+        callback(argument)
+    except Exception:
+        logger.exception("The callback %r of a request raised", callback)
 
 
 def _failed(request: Request, error: Exception) -> OutputChunk:

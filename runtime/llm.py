@@ -130,9 +130,9 @@ class LLM:
         """Queue one prompt and return at once; `request_fields` are fields of Request such as priority."""
         return self._loop.submit(self._request(prompt, sampling_params or SamplingParams(), **request_fields))
 
-    def submit_request(self, request: Request) -> RequestHandle:
-        """Queue a finished Request; its id must be unique among those alive."""
-        return self._loop.submit(request)
+    def submit_requests(self, requests: list[Request]) -> list[RequestHandle]:
+        """Queue requests so that one step takes them all in; all are refused if one is. Ids must be unique."""
+        return self._loop.submit_many(requests)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputChunk]:
         """Run one prompt and yield what each step adds. Leaving the loop early cancels the request."""

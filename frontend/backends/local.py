@@ -11,7 +11,7 @@ from typing import Any
 from ...runtime.chat_template import TextSegment as RuntimeSegment
 from ...runtime.engine_loop import RequestHandle
 from ...runtime.llm import LLM
-from ...runtime.outputs import CompletionOutput, FinishReason, RequestOutput
+from ...runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
 from ...runtime.request import Request
 from ...sampling_params import SamplingParams
 from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
@@ -66,7 +66,8 @@ class LocalBackend:
 
     def generate(self, call: GenerateCall) -> Generation:
         """Raises InvalidRequestError if the call can never run, such as a prompt beyond the context limit."""
-        handle = self._submit(call.prompt_token_ids, call.sampling_params, shared_prefix_len=call.shared_prefix_len)
+        request = self._request(call.prompt_token_ids, call.sampling_params, shared_prefix_len=call.shared_prefix_len)
+        (handle,) = self._submit([request])
         generation = LocalGeneration(handle)
         self._when_done(handle, generation.settle)
         return generation
@@ -75,21 +76,17 @@ class LocalBackend:
         """Raises InvalidRequestError if one of the continuations can never run."""
         num_prompt_tokens = len(call.prompt_token_ids)
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
-        handles: list[RequestHandle] = []
-        try:
-            for continuation in call.continuations:
-                handle = self._submit(
+        handles = self._submit(
+            [
+                self._request(
                     call.prompt_token_ids + continuation,
                     params,
                     shared_prefix_len=num_prompt_tokens,
                     prompt_logprobs_start=num_prompt_tokens,
                 )
-                handles.append(handle)
-        except BaseException:
-            for handle in handles:
-                self._when_done(handle, lambda: None)
-                handle.abort()
-            raise
+                for continuation in call.continuations
+            ]
+        )
         scoring = LocalScoring(call, handles)
         for handle in handles:
             self._when_done(handle, scoring.count_one)
@@ -129,16 +126,18 @@ class LocalBackend:
     ) -> None:
         self.close()
 
-    def _submit(self, token_ids: tuple[int, ...], params: SamplingParams, **fields: Any) -> RequestHandle:
-        request = Request(
+    def _request(self, token_ids: tuple[int, ...], params: SamplingParams, **fields: Any) -> Request:
+        return Request(
             request_id=self.llm.new_request_id(), prompt_token_ids=token_ids, sampling_params=params, **fields
         )
+
+    def _submit(self, requests: list[Request]) -> list[RequestHandle]:
         with self._lock:
             if self._is_closed:
                 raise BackendClosedError("the backend is closed; make a new LocalBackend")
-            handle = self.llm.submit_request(request)
-            self._running.add(handle)
-            return handle
+            handles = self.llm.submit_requests(requests)
+            self._running.update(handles)
+            return handles
 
     def _when_done(self, handle: RequestHandle, continuation: Callable[[], None]) -> None:
         def go_on() -> None:
@@ -192,15 +191,11 @@ class LocalGeneration(Generation):
             if self._is_followed or self.is_done:
                 return
             self._is_followed = True
-        threading.Thread(target=self._fetch, name="ramet-follow", daemon=True).start()
+        self._handle.add_chunk_callback(self._take)
 
-    def _fetch(self) -> None:
-        try:
-            for chunk in self._handle.stream():
-                if chunk.index == 0:
-                    self.push(chunk.text)
-        except Exception:  # the end of the request tells the error to every reader
-            return
+    def _take(self, chunk: OutputChunk) -> None:
+        if chunk.index == 0:
+            self.push(chunk.text)
 
 
 class LocalScoring(Handle[ScoreResult]):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ramet.runtime.errors import RequestFailedError, InvalidRequestError, RequestAbortedError
+from ramet.runtime.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
 from ramet.runtime.outputs import FinishReason
 
 

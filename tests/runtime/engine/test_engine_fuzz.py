@@ -70,7 +70,7 @@ def test_random_life_leaks_nothing(make_engine, request_of, options):
                 alive.remove(chunk.request_id)
                 num_finished += chunk.output.error is None
                 num_failed += chunk.output.error is not None
-        assert {state for state in engine._requests} <= alive
+        assert set(engine._requests) <= alive
     engine.runner.fail_next = None
     while engine.has_work:
         for chunk in engine.step():

@@ -92,6 +92,17 @@ def test_done_callbacks_run_once_and_their_errors_are_contained(loop, request_of
     assert loop.submit(request_of("b", [1])).result(timeout=30).finished
 
 
+def test_a_follower_gets_every_chunk_once_whenever_it_comes(loop, request_of):
+    early, late = [], []
+    handle = loop.submit(request_of("a", [1, 2], ignore_eos=True, max_tokens=60))
+    handle.add_chunk_callback(early.append)
+    handle.result(timeout=30)
+    handle.add_chunk_callback(late.append)
+    loop.call(lambda engine: None)
+    assert early == late == list(handle.stream())
+    assert len(early) == 60
+
+
 def test_call_returns_values_and_raises_errors(loop):
     assert loop.call(lambda engine: engine.cache.num_blocks) == 200
     with pytest.raises(ZeroDivisionError):
