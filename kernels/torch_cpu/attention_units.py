@@ -35,6 +35,9 @@ MANY_ROWS = 32
 MAX_MASKED_ROWS = 512
 """Rows of one masked unit: bounds the mask of a windowed prefill to this many rows x (window + this) tokens."""
 
+MAX_FETCHED_TOKENS = 4096
+"""Key slots that one batch of private rests fetches: more would leave the cache between fetching and attending."""
+
 PADDING_SLACK = 256
 """Padded key slots that are always cheaper than one more call."""
 
@@ -297,7 +300,8 @@ def _bucket(rests: list[_Rest]) -> list[list[_Rest]]:
         max_keys = max(max_keys, rest.num_keys)
         if buckets:
             padded = (len(buckets[-1]) + 1) * len(rest.rows) * max_keys
-            if padded - payload - size <= PADDING_SLACK + payload // 4:
+            num_fetched = (len(buckets[-1]) + 1) * max_keys
+            if padded - payload - size <= PADDING_SLACK + payload // 4 and num_fetched <= MAX_FETCHED_TOKENS:
                 buckets[-1].append(rest)
                 payload += size
                 continue

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ramet.kernels.attention_plan import build_attention_metadata
 from ramet.kernels.interface import AttentionMetadata
-from ramet.kernels.torch_cpu.attention_units import MAX_MASKED_ROWS, AttentionUnit, build_units
+from ramet.kernels.torch_cpu.attention_units import MAX_FETCHED_TOKENS, MAX_MASKED_ROWS, AttentionUnit, build_units
 
 BLOCK_SIZE = 16
 CPU = torch.device("cpu")
@@ -148,6 +148,15 @@ def test_decodes_of_very_different_length_are_not_padded_to_the_longest() -> Non
     units = build_units(metadata, 3, None, CPU)
     assert len(units) == 2
     assert num_fetched(units) <= sum(lengths) + 256
+
+
+def test_many_long_private_decodes_are_fetched_in_parts() -> None:
+    tables = [list(range(seq_idx, 32 * 60, 32)) for seq_idx in range(32)]
+    metadata = build_attention_metadata(tables, list(range(33)), [950 + idx for idx in range(10)] * 3 + [955] * 2, 16)
+    units = build_units(metadata, 3, None, CPU)
+    assert max(len(indices(unit.keys)) for unit in units) <= MAX_FETCHED_TOKENS
+    assert all(unit.is_first for unit in units)
+    assert len(units) == 8
 
 
 def test_a_window_fetches_only_what_a_row_can_see() -> None:
