@@ -95,6 +95,7 @@ class Engine:
             batch = self.scheduler.schedule()
         if batch.is_empty:
             return chunks
+        self._note_scheduled(batch, time.monotonic())
         try:
             with self.metrics.phase("forward"), torch.inference_mode():
                 logits = self.runner.forward(batch)
@@ -152,6 +153,12 @@ class Engine:
         self._requests[request.request_id] = RequestState(request, sequences)
         self.metrics.num_requests += 1
 
+    def _note_scheduled(self, batch: Batch, now: float) -> None:
+        for part in batch.scheduled:
+            metrics = self._requests[part.sequence.request.request_id].metrics
+            if metrics.first_scheduled_time is None:
+                metrics.first_scheduled_time = now
+
     # -- sample ----------------------------------------------------------------------------------------------------
 
     def _sample(self, batch: Batch, logits: Tensor) -> list[SampledToken | None]:
@@ -200,7 +207,7 @@ class Engine:
             row += part.num_logit_rows
             if part.sequence.is_finished:  # a sibling sample failed in this very step
                 continue
-            self._commit_computed(part, part_logits, now)
+            self._commit_computed(part, part_logits)
             if sampled is None:
                 continue
             if sampled.error is not None:
@@ -211,15 +218,13 @@ class Engine:
             self.cache.check_invariants()
         return chunks
 
-    def _commit_computed(self, part: ScheduledSequence, logits: Tensor, now: float) -> None:
+    def _commit_computed(self, part: ScheduledSequence, logits: Tensor) -> None:
         """The step computed the keys and values of this part: make full blocks shareable, keep prompt logprobs."""
         sequence = part.sequence
         assert sequence.block_table is not None
         self.cache.commit(sequence.block_table, part.end)
         prompt_logprobs.record(part, logits, self.cache)
         metrics = self._requests[sequence.request.request_id].metrics
-        if metrics.first_scheduled_time is None:
-            metrics.first_scheduled_time = now
         num_prompt_tokens = max(0, min(part.end, sequence.num_prompt_tokens) - part.start)
         metrics.num_computed_prompt_tokens += num_prompt_tokens
         metrics.num_preemptions = sum(
