@@ -42,8 +42,8 @@ def logprobs_of(logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[di
     Returns:
         One dict per row: its own token first, then the most likely ones in order.
 
-    A row's result depends on that row alone, to the last bit: rows are computed one by one in one thread. A token has
-    the same float whether it is listed as the row's own or among the most likely. A row with NaN gives NaN.
+    A row's result depends on that row alone, to the last bit: rows are computed in float64, one by one, in one thread.
+    A token has the same float whether it is listed as the row's own or among the most likely. A row with NaN gives NaN.
     Cost: one exponential per logit and, with top_n, a selection over the vocabulary; memory for a few rows.
     """
     assert logits.ndim == 2
@@ -58,9 +58,9 @@ def logprobs_of(logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[di
 
 def row_logprobs(row: Row, token_id: int, top_n: int) -> dict[int, Logprob]:
     """`logprobs_of` for one row, float32 [vocab]."""
-    peak = row.max()
+    peak = float(row.max())
     with np.errstate(invalid="ignore"):  # a row of infinities has no logprobs: they come out as NaN
-        log_total = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
+        log_total = peak + float(np.log(np.exp(row.astype(np.float64) - peak).sum()))
     own = row[token_id]
     num_before = np.count_nonzero(row > own) + np.count_nonzero(row[:token_id] == own)
     listed = {token_id: Logprob(float(own) - log_total, int(num_before) + 1)}

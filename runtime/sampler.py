@@ -9,6 +9,7 @@ also faster than waking several threads for each small operation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -98,7 +99,7 @@ class Sampler:
         if all(row.params.is_greedy and not row.changes_logits for row in rows):
             token_ids, peaks = _argmax(logits)
             choices: list[int | str] = [
-                token_id if np.isfinite(peak) else _raw_fault(peak)
+                token_id if math.isfinite(peak) else _not_finite(peak)
                 for token_id, peak in zip(token_ids, peaks, strict=True)
             ]
         else:
@@ -128,28 +129,24 @@ def _argmax(logits: Tensor) -> tuple[list[int], list[float]]:
     return best.tolist(), rows[np.arange(len(best)), best].tolist()
 
 
-def _raw_fault(peak: float) -> str:
-    """What is wrong with a row of the model's own logits whose largest, `peak`, is not finite."""
-    if peak == -np.inf:
-        return "the model computed -inf for every token's logit"
-    return f"the model computed a logit that is {'NaN' if np.isnan(peak) else '+inf'}"
+def _not_finite(peak: float) -> str:
+    return f"the model's logits are not finite: the largest is {peak}"
 
 
 def _choose(logits: Row, row: SamplingRow) -> int | str:
     """The token chosen from logits [vocab], or why there is none."""
-    peak = logits.max()
-    if not np.isfinite(peak):
-        return _raw_fault(float(peak))
-    if row.changes_logits:
-        logits = _changed(logits, row)
-        peak = logits.max()
-        if peak == -np.inf:
-            return _nothing_left(row, len(logits))
-        if not np.isfinite(peak):
-            return f"repetition_penalty={row.params.repetition_penalty} takes a logit of the model out of fp32's range"
+    peak = float(logits.max())
+    if not math.isfinite(peak):
+        return _not_finite(peak)
+    logits = change_logits(logits, row)
+    peak = float(logits.max())
+    if peak == -math.inf:
+        return _nothing_left(row, len(logits))
+    if not math.isfinite(peak):
+        return f"repetition_penalty={row.params.repetition_penalty} takes a logit out of the range of fp32"
     if row.params.is_greedy:
         return int(logits.argmax())
-    token_ids, weights = _weights(logits, peak, row.params)
+    token_ids, weights = kept_tokens(logits, row.params)
     idx = _draw(weights, uniform(row.seed, row.sample_idx, len(row.token_ids)))
     return idx if token_ids is None else int(token_ids[idx])
 
@@ -164,8 +161,17 @@ def _nothing_left(row: SamplingRow, vocab_size: int) -> str:
     return f"no token is left to sample: {', '.join(causes)}"
 
 
-def _changed(logits: Row, row: SamplingRow) -> Row:
-    """A copy of logits [vocab] after allowed tokens, bans, logit_bias and penalties, in this order."""
+def change_logits(logits: Row, row: SamplingRow) -> Row:
+    """The logits after allowed tokens, bans, logit_bias and penalties, in this order.
+
+    Args:
+        logits: float32 [vocab]; not changed.
+
+    Returns:
+        float32 [vocab]; -inf for tokens that must not be sampled. The same array if nothing is to be changed.
+    """
+    if not row.changes_logits:
+        return logits
     params = row.params
     changed = logits.copy()
     if row.allowed is not None:
@@ -189,25 +195,32 @@ def _changed(logits: Row, row: SamplingRow) -> Row:
     return changed
 
 
-def _weights(logits: Row, peak: np.float32, params: SamplingParams) -> tuple[Ids | None, Row]:
-    """Relative probabilities after temperature, top-k, top-p and min-p.
+def kept_tokens(logits: Row, params: SamplingParams) -> tuple[Ids | None, Row]:
+    """What temperature, top-k, top-p and min-p leave.
+
+    top-k keeps exactly k, of equal logits the lower ids. top-p keeps the fewest most likely tokens whose share of what
+    top-k left reaches it. min-p keeps those at least that fraction as likely as the most likely one.
+
+    Args:
+        logits: float32 [vocab], the largest of them finite; not changed.
+        params: temperature is above 0.
 
     Returns:
-        Ascending token ids (None: the whole vocabulary) and their weights: softmax's numerators, so the most likely
-        token's is 1; 0 for a token that was cut.
+        Ascending token ids, None for the whole vocabulary, and their float32 weights: softmax's numerators, so the
+        most likely token's is 1; 0 for a token that was cut.
     """
     token_ids: Ids | None = None
     if 0 < params.top_k < len(logits):
         token_ids = np.sort(largest(logits, params.top_k))
         logits = logits[token_ids]
-    weights = logits - peak
+    weights = logits - logits.max()
     with np.errstate(over="ignore"):
         weights /= np.float32(max(params.temperature, _MIN_TEMPERATURE))
     np.exp(weights, out=weights)
     if params.top_p < 1.0:
         _keep_nucleus(weights, params.top_p)
     if params.min_p > 0.0:
-        weights[weights < np.float32(params.min_p)] = 0.0
+        weights *= weights >= np.float32(params.min_p)
     return token_ids, weights
 
 
@@ -231,7 +244,7 @@ def _keep_nucleus(weights: Row, top_p: float) -> None:
     num_surplus = np.count_nonzero(weights >= smallest) - num_kept
     if num_surplus > 0:
         weights[np.flatnonzero(weights == smallest)[-num_surplus:]] = 0.0
-    weights[weights < smallest] = 0.0
+    weights *= weights >= smallest
 
 
 def _draw(weights: Row, number: float) -> int:

@@ -1,0 +1,251 @@
+"""The sampler against a plain float64 definition of every knob, and its independence of everything but the row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramet.runtime.random_stream import uniform
+from ramet.runtime.sampler import Sampler, SamplingRow, change_logits, kept_tokens
+from ramet.sampling_params import SamplingParams
+
+
+def row(params: SamplingParams, prompt=(1, 2), output=(), seed=0, sample_idx=0, banned=(), allowed=None) -> SamplingRow:
+    return SamplingRow(params, seed, sample_idx, [*prompt, *output], len(prompt), frozenset(banned), allowed)
+
+
+def sample_one(logits: np.ndarray, one: SamplingRow):
+    return Sampler().sample(torch.from_numpy(logits)[None], [one])[0]
+
+
+def reference_distribution(logits: np.ndarray, one: SamplingRow) -> np.ndarray:
+    """The probabilities of every token, spelled out with sorted Python lists."""
+    params, values = one.params, [float(value) for value in logits]
+    output = list(one.token_ids[one.num_prompt_tokens :])
+    for token_id in range(len(values)):
+        if one.allowed is not None and not bool(one.allowed[token_id]):
+            values[token_id] = -math.inf
+        if token_id in one.banned_token_ids:
+            values[token_id] = -math.inf
+        values[token_id] += (params.logit_bias or {}).get(token_id, 0.0)
+        if token_id in one.token_ids:
+            is_positive = values[token_id] > 0
+            values[token_id] *= 1 / params.repetition_penalty if is_positive else params.repetition_penalty
+        if token_id in output:
+            values[token_id] -= params.presence_penalty + params.frequency_penalty * output.count(token_id)
+    top = max(values)
+    weights = [math.exp((value - top) / params.temperature) for value in values]
+    order = sorted(range(len(values)), key=lambda token_id: (-values[token_id], token_id))
+    if 0 < params.top_k < len(values):
+        order = order[: params.top_k]
+    total, kept, reached = sum(weights[token_id] for token_id in order), [], 0.0
+    for token_id in order:
+        kept.append(token_id)
+        reached += weights[token_id]
+        if reached >= params.top_p * total * (1 - 1e-12):
+            break
+    kept = [token_id for token_id in kept if weights[token_id] >= params.min_p]
+    result = np.zeros(len(values))
+    result[kept] = [weights[token_id] for token_id in kept]
+    return result / result.sum()
+
+
+def distribution(logits: np.ndarray, one: SamplingRow) -> np.ndarray:
+    changed = change_logits(logits, one)
+    token_ids, weights = kept_tokens(changed, one.params)
+    result = np.zeros(logits.shape[0])
+    result[slice(None) if token_ids is None else token_ids] = weights
+    return result / result.sum()
+
+
+KNOBS = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.1, 0.7, 1.0, 3.0]),
+        "top_k": st.sampled_from([-1, 0, 1, 3, 20, 1000]),
+        "top_p": st.sampled_from([0.05, 0.5, 0.9, 0.999, 1.0]),
+        "min_p": st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+        "repetition_penalty": st.sampled_from([0.5, 1.3, 2.0]),
+        "presence_penalty": st.sampled_from([-1.0, 0.5]),
+        "frequency_penalty": st.sampled_from([-0.5, 0.7]),
+        "logit_bias": st.dictionaries(st.integers(0, 29), st.sampled_from([-100.0, -1.0, 2.5]), max_size=3),
+    },
+)
+SMALL_LOGITS = st.lists(st.sampled_from([-math.inf, -3.0, -0.5, 0.0, 0.25, 1.0, 1.5, 4.0]), min_size=30, max_size=30)
+
+
+@settings(max_examples=300)
+@given(SMALL_LOGITS, KNOBS, st.lists(st.integers(0, 29), max_size=6), st.lists(st.integers(0, 29), max_size=6))
+def test_every_knob_equals_its_definition(values, knobs, prompt, output):
+    logits = np.array(values, dtype=np.float32)
+    one = row(SamplingParams(**knobs), prompt, output)
+    if not np.isfinite(logits).any():
+        return
+    np.testing.assert_allclose(distribution(logits, one), reference_distribution(logits, one), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("knobs", [{"top_p": 0.97}, {"top_p": 0.97, "temperature": 4.0}, {"top_k": 3000, "top_p": 0.9}])
+def test_a_nucleus_of_thousands_equals_its_definition(knobs):
+    logits = np.random.default_rng(3).normal(size=5000).astype(np.float32)
+    one = row(SamplingParams(**knobs))
+    expected = reference_distribution(logits, one)
+    assert np.count_nonzero(expected) > 1024
+    np.testing.assert_allclose(distribution(logits, one), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{}, {"temperature": 0.5}, {"top_k": 4}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 6, "top_p": 0.9, "min_p": 0.05}],
+)
+def test_samples_follow_the_distribution(knobs):
+    """Chi-square over 10,000 positions; the seed is fixed, so this is one draw, far inside the 99.9 % bound."""
+    logits = np.random.default_rng(5).normal(scale=1.5, size=600).astype(np.float32)
+    logits[12:] -= 8.0
+    params = SamplingParams(**knobs)
+    expected = reference_distribution(logits, row(params))
+    num_draws = 10_000
+    matrix = torch.from_numpy(logits).expand(200, -1)
+    counts = np.zeros(logits.shape[0])
+    for start in range(0, num_draws, 200):
+        rows = [SamplingRow(params, 7, 0, range(start + idx), 0) for idx in range(200)]
+        for sampled in Sampler().sample(matrix, rows):
+            counts[sampled.token_id] += 1
+    assert counts[expected == 0].sum() == 0
+    is_common = expected * num_draws >= 5
+    observed = np.append(counts[is_common], counts[~is_common].sum())
+    wanted = np.append(expected[is_common], expected[~is_common].sum()) * num_draws
+    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
+    degrees = len(wanted) - 1
+    statistic = float(((observed - wanted) ** 2 / wanted).sum())
+    assert statistic < degrees + 3.1 * math.sqrt(2 * degrees) + 4
+
+
+def test_greedy_takes_the_first_of_the_largest():
+    logits = np.array([[0.0, 2.0, 2.0, 1.0], [5.0, 5.0, 5.0, 5.0]], dtype=np.float32)
+    sampled = Sampler().sample(torch.from_numpy(logits), [row(SamplingParams(temperature=0.0))] * 2)
+    assert [token.token_id for token in sampled] == [1, 0]
+
+
+def test_a_row_is_the_same_alone_and_in_any_batch():
+    generator = np.random.default_rng(11)
+    logits = torch.from_numpy(generator.normal(scale=2, size=(12, 700)).astype(np.float32))
+    knobs = [
+        {"top_p": 0.9},
+        {"temperature": 0.0, "logprobs": 3},
+        {"repetition_penalty": 1.2, "logprobs": 2},
+        {"top_k": 9},
+    ]
+    rows = [
+        row(SamplingParams(**knobs[idx % 4]), prompt=range(idx), output=range(5), seed=idx, sample_idx=idx % 3)
+        for idx in range(12)
+    ]
+    alone = [Sampler().sample(logits[idx : idx + 1], [rows[idx]])[0] for idx in range(12)]
+    assert Sampler().sample(logits, rows) == alone
+    order = generator.permutation(12).tolist()
+    shuffled = Sampler().sample(logits[order], [rows[idx] for idx in order])
+    assert shuffled == [alone[idx] for idx in order]
+
+
+def test_the_draw_depends_on_seed_sample_and_position():
+    logits = np.zeros(5000, dtype=np.float32)
+    params = SamplingParams()
+    first = sample_one(logits, row(params)).token_id
+    assert sample_one(logits, row(params)).token_id == first
+    others = [row(params, seed=1), row(params, sample_idx=1), row(params, output=[3])]
+    assert all(sample_one(logits, other).token_id != first for other in others)
+    moved = row(params, prompt=[9], output=[8])  # the same number of tokens, other ones
+    assert sample_one(logits, moved).token_id == first
+
+
+def test_logits_are_left_as_they_are():
+    logits = torch.arange(8, dtype=torch.float32)[None].clone()
+    before = logits.clone()
+    params = SamplingParams(logit_bias={1: 5.0}, repetition_penalty=2.0, presence_penalty=1.0, top_p=0.5)
+    Sampler().sample(logits, [row(params, output=[3], banned=[7])])
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_row_without_usable_logits_fails_alone(value):
+    logits = torch.zeros(3, 6)
+    logits[1] = value
+    for params in (SamplingParams(temperature=0.0), SamplingParams()):
+        sampled = Sampler().sample(logits, [row(params)] * 3)
+        assert [token.error is None for token in sampled] == [True, False, True]
+        assert "not finite" in str(sampled[1].error)
+
+
+def test_one_nan_among_finite_logits_is_an_error():
+    logits = torch.arange(6, dtype=torch.float32)[None].clone()
+    logits[0, 2] = math.nan
+    assert "nan" in str(Sampler().sample(logits, [row(SamplingParams())])[0].error)
+
+
+def test_a_row_with_everything_banned_fails_alone():
+    params = SamplingParams()
+    rows = [row(params, banned=range(4)), row(params), row(params, allowed=torch.zeros(4, dtype=torch.bool))]
+    sampled = Sampler().sample(torch.zeros(3, 4), rows)
+    assert [token.error is None for token in sampled] == [False, True, False]
+    assert "banned" in str(sampled[0].error)
+
+
+def test_the_only_finite_logit_is_taken():
+    logits = np.full(1000, -np.inf, dtype=np.float32)
+    logits[777] = -50.0
+    for knobs in ({}, {"top_k": 5}, {"top_p": 0.3}, {"min_p": 0.9}, {"temperature": 0.0}, {"top_k": 5000}):
+        assert sample_one(logits, row(SamplingParams(**knobs))).token_id == 777
+
+
+def test_a_tiny_temperature_is_greedy_and_a_zero_weight_is_never_drawn():
+    logits = np.array([1.0, 1.0001, 0.0], dtype=np.float32)
+    params = SamplingParams(temperature=1e-300)
+    assert {sample_one(logits, row(params, seed=seed)).token_id for seed in range(50)} == {1}
+
+
+def test_banned_and_disallowed_tokens_never_come_even_with_a_bias():
+    allowed = torch.tensor([True, True, False, True])
+    params = SamplingParams(logit_bias={0: 100.0, 2: 100.0})
+    for seed in range(50):
+        sampled = Sampler().sample(torch.zeros(1, 4), [row(params, seed=seed, banned=[0, 99], allowed=allowed)])
+        assert sampled[0].token_id in (1, 3)
+
+
+def test_logprobs_are_those_of_the_unmodified_distribution():
+    logits = np.array([0.0, 1.0, 2.0, 3.0], dtype=np.float32)
+    params = SamplingParams(temperature=0.0, logit_bias={0: 100.0}, logprobs=2)
+    sampled = sample_one(logits, row(params))
+    expected = torch.log_softmax(torch.from_numpy(logits).double(), 0).tolist()
+    assert sampled.token_id == 0
+    assert sampled.logprobs is not None
+    assert list(sampled.logprobs) == [0, 3, 2]
+    assert [entry.rank for entry in sampled.logprobs.values()] == [4, 1, 2]
+    for token_id, entry in sampled.logprobs.items():
+        assert entry.logprob == pytest.approx(expected[token_id], abs=1e-12)
+
+
+def test_no_rows_give_no_tokens():
+    assert Sampler().sample(torch.zeros(0, 4), []) == []
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 127), st.integers(0, 2**20))
+def test_uniform_numbers_lie_in_the_half_open_interval(seed, sample_idx, position):
+    assert 0.0 <= uniform(seed, sample_idx, position) < 1.0
+
+
+def test_uniform_numbers_are_even_and_unrelated_between_neighbours():
+    numbers = np.array([[uniform(seed, 0, position) for position in range(400)] for seed in range(50)])
+    histogram, _ = np.histogram(numbers, bins=20, range=(0, 1))
+    assert float(((histogram - 1000.0) ** 2 / 1000.0).sum()) < 19 + 3.1 * math.sqrt(38) + 4
+    for other in (np.roll(numbers, 1, axis=0), np.roll(numbers, 1, axis=1)):
+        assert abs(float(np.corrcoef(numbers.ravel(), other.ravel())[0, 1])) < 0.03
+    assert len(np.unique(numbers)) == numbers.size
+
+
+def test_uniform_numbers_never_change():
+    """A seed's samples are a promise to users: a change here changes every seeded output."""
+    assert [uniform(0, 0, 0), uniform(42, 1, 1000)] == [0.1296456182997474, 0.046801124772484104]
