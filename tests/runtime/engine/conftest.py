@@ -132,7 +132,7 @@ def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_engine() -> Callable[..., Engine]:
     """Build an engine over a FakeRunner; invariants are checked after every step."""
 
@@ -144,11 +144,11 @@ def make_engine() -> Callable[..., Engine]:
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run() -> Callable[..., dict[str, RequestOutput]]:
     return run_to_end
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def request_of() -> Callable[..., Request]:
     return make_request
