@@ -29,7 +29,7 @@ def judge(s, essay):
     branches = s.fork(len(CRITERIA))
     for criterion, branch in zip(CRITERIA, branches, strict=True):
         branch += user(f"Judge only its {criterion}, in one sentence.")
-        branch += assistant(gen("comment", max_tokens=32, stop="\n", temperature=0))
+        branch += assistant(gen("comment", max_tokens=32, stop="\n", temperature=0, repetition_penalty=1.1))
         branch += user(f"Grade its {criterion}: {', '.join(GRADES)}?") + assistant(select("grade", GRADES))
     reviews = branches.join()
 

@@ -40,7 +40,7 @@ def solve(s, problem):
     best = max(range(NUM_PLANS), key=lambda idx: score_of(judges[idx]))
     answers = plans[best].fork(NUM_ANSWERS)
     answers += user("Now give only the final result.")
-    answers += lambda idx: assistant("The result is" + gen("answer", max_tokens=12, stop=["\n", "."], seed=idx))
+    answers += assistant("The result is" + gen("answer", max_tokens=12, stop=["\n", "."], temperature=0.5))
     return answers.join()["answer"]
 
 

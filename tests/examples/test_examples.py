@@ -59,7 +59,8 @@ def test_every_example_is_short_and_tested() -> None:
 
 def test_agent_with_tools(runner: Runner) -> None:
     lines = runner.run("agent_with_tools.py", "How tall is Big Ben?")
-    assert lines[0].startswith("Thought: ")
+    assert lines[0] == "Question: How tall is Big Ben?"
+    assert lines[1].startswith("Thought: ")
     assert any(line.startswith("Action: ") for line in lines)
     assert any(line.startswith("Answer: ") for line in lines)
     rows = runner.backend.rows()
