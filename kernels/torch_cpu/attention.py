@@ -68,6 +68,8 @@ def paged_attention(
     sliding_window: int | None,
 ) -> Tensor:
     """See `interface.Kernels.attention`. Computed in the dtype of the cache, fp32."""
+    if query.stride(-1) != 1:  # torch's CPU kernel reads the last dimension as if it were contiguous
+        query = query.contiguous()
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = key_cache.shape[2]
     group_size = num_heads // num_kv_heads

@@ -195,6 +195,22 @@ def test_attention_takes_metadata_that_was_not_prepared(kernels: Kernels) -> Non
     assert torch.equal(kernels.attention(query, *caches, step.metadata(), 0.125), prepared)
 
 
+@pytest.mark.parametrize("num_rows", [[1, 1, 1], [3], [40, 1, 9]])
+def test_attention_takes_queries_of_any_strides(kernels: Kernels, num_rows: list[int]) -> None:
+    builder = StepBuilder(True)
+    for count in num_rows:
+        builder.add(70 + count, count)
+    step = builder.step
+    slots = step.used_slots()
+    key, value = torch.randn(2, len(slots), 2, 64).unbind()
+    caches = stored_caches(kernels, key, value, slots)
+    query = torch.randn(sum(num_rows), 4, 64)
+    strided = query.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    assert strided.stride(-1) != 1
+    expected = kernels.attention(query, *caches, step.metadata(), 0.125)
+    torch.testing.assert_close(kernels.attention(strided, *caches, step.metadata(), 0.125), expected)
+
+
 def test_sharing_changes_the_result_by_rounding_only(kernels: Kernels) -> None:
     step = tree_step(False)
     slots = step.used_slots()
