@@ -24,7 +24,7 @@ from .logprobs import Ids, Logprob, Row, largest, logprobs_of, to_numpy
 from .random_stream import uniform
 
 _MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
-_LIKELY = np.float32(2.0**-10)
+_LIKELY = np.float32(2.0**-7)
 _BLOCK_LEN = 512
 
 
@@ -207,7 +207,7 @@ def kept_tokens(logits: Row, params: SamplingParams) -> tuple[Ids | None, Row]:
 
     Returns:
         Ascending token ids, None for the whole vocabulary, and their float32 weights: softmax's numerators, so the
-        most likely token's is 1; 0 for a token that was cut.
+        most likely token's is 1.
     """
     token_ids: Ids | None = None
     if 0 < params.top_k < len(logits):
@@ -218,14 +218,18 @@ def kept_tokens(logits: Row, params: SamplingParams) -> tuple[Ids | None, Row]:
         weights /= np.float32(max(params.temperature, _MIN_TEMPERATURE))
     np.exp(weights, out=weights)
     if params.top_p < 1.0:
-        _keep_nucleus(weights, params.top_p)
+        token_ids, weights = _take(token_ids, weights, _nucleus(weights, params.top_p))
     if params.min_p > 0.0:
-        weights *= weights >= np.float32(params.min_p)
+        token_ids, weights = _take(token_ids, weights, np.flatnonzero(weights >= np.float32(params.min_p)))
     return token_ids, weights
 
 
-def _keep_nucleus(weights: Row, top_p: float) -> None:
-    """Zero all weights [N] but the fewest largest whose share of the sum reaches top_p.
+def _take(token_ids: Ids | None, weights: Row, kept: Ids) -> tuple[Ids, Row]:
+    return kept if token_ids is None else token_ids[kept], weights[kept]
+
+
+def _nucleus(weights: Row, top_p: float) -> Ids:
+    """Ascending indices of the fewest largest of weights [N] whose share of the sum reaches top_p.
 
     Of equal weights at the border the lower indices are kept. Source: Holtzman et al., "The Curious Case of Neural
     Text Degeneration", ICLR 2020, section 3.1. Cost: a few passes, and a sort of those that may be among the fewest.
@@ -239,26 +243,32 @@ def _keep_nucleus(weights: Row, top_p: float) -> None:
     if candidates.sum(dtype=np.float64) < target:
         candidates = weights[np.flatnonzero(weights >= floor)]
     ranked = np.sort(candidates)[::-1]
-    num_kept = _find_share(ranked, target, "left") + 1
+    num_kept = _find_share(ranked, _block_sums(ranked), target, "left") + 1
     smallest = ranked[num_kept - 1]
-    num_surplus = np.count_nonzero(weights >= smallest) - num_kept
+    kept = np.flatnonzero(weights >= smallest)
+    num_surplus = len(kept) - num_kept
     if num_surplus > 0:
-        weights[np.flatnonzero(weights == smallest)[-num_surplus:]] = 0.0
-    weights *= weights >= smallest
+        kept = np.delete(kept, np.flatnonzero(weights[kept] == smallest)[-num_surplus:])
+    return kept
 
 
 def _draw(weights: Row, number: float) -> int:
     """Index of the weight in which `number`, in [0, 1), of the way through their sum falls; never one of weight 0."""
-    return _find_share(weights, number * float(weights.sum(dtype=np.float64)), "right")
+    sums = _block_sums(weights)
+    return _find_share(weights, sums, number * float(sums[-1]), "right")
 
 
-def _find_share(weights: Row, target: float, side: Literal["left", "right"]) -> int:
+def _block_sums(weights: Row) -> NDArray[np.float64]:
+    """Running sums over blocks of _BLOCK_LEN weights."""
+    return np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK_LEN), dtype=np.float64).cumsum()
+
+
+def _find_share(weights: Row, sums: NDArray[np.float64], target: float, side: Literal["left", "right"]) -> int:
     """First index at which the running sum of weights [N] reaches (left) or exceeds (right) the target.
 
-    Sums are float64. Blocks are summed first, so that only one block is walked through. Where rounding puts the
-    target beyond the sum, it is the last index of positive weight.
+    `sums` are the weights' block sums, so that only one block is walked through. Where rounding puts the target
+    beyond the sum, it is the last index of positive weight.
     """
-    sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK_LEN), dtype=np.float64).cumsum()
     block_idx = _find(sums, target, side)
     start = block_idx * _BLOCK_LEN
     before = float(sums[block_idx - 1]) if block_idx else 0.0

@@ -79,7 +79,7 @@ KNOBS = st.fixed_dictionaries(
 SMALL_LOGITS = st.lists(st.sampled_from([-math.inf, -3.0, -0.5, 0.0, 0.25, 1.0, 1.5, 4.0]), min_size=30, max_size=30)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(SMALL_LOGITS, KNOBS, st.lists(st.integers(0, 29), max_size=6), st.lists(st.integers(0, 29), max_size=6))
 def test_every_knob_equals_its_definition(values, knobs, prompt, output):
     logits = np.array(values, dtype=np.float32)
@@ -194,11 +194,58 @@ def test_a_row_with_everything_banned_fails_alone():
     assert "banned" in str(sampled[0].error)
 
 
-def test_the_only_finite_logit_is_taken():
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(top_k=5),
+        SamplingParams(top_k=5000),
+        SamplingParams(top_p=0.3),
+        SamplingParams(min_p=0.9),
+        SamplingParams(temperature=0.0),
+    ],
+)
+def test_the_only_finite_logit_is_taken(params):
     logits = np.full(1000, -np.inf, dtype=np.float32)
     logits[777] = -50.0
-    for knobs in ({}, {"top_k": 5}, {"top_p": 0.3}, {"min_p": 0.9}, {"temperature": 0.0}, {"top_k": 5000}):
-        assert sample_one(logits, row(SamplingParams(**knobs))).token_id == 777
+    assert sample_one(logits, row(params)).token_id == 777
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("scale", [0.3, 3.0, 9.0])
+def test_a_nucleus_is_the_fewest_that_reach_it(top_p, scale):
+    """Flat and peaked rows of a real vocabulary's size, with the ties that logits of bf16 have."""
+    logits = torch.randn(49_152, generator=torch.Generator().manual_seed(1)) * scale
+    tied = logits.bfloat16().float().numpy()
+    token_ids, weights = kept_tokens(tied, SamplingParams(top_p=top_p))
+    assert token_ids is not None
+    assert np.all(np.diff(token_ids) > 0)
+    total = np.exp(tied.astype(np.float64) - tied.max()).sum()
+    mass = weights.sum(dtype=np.float64)
+    assert mass >= top_p * total * (1 - 1e-6)
+    assert mass - weights.min() < top_p * total * (1 + 1e-6)
+    lowest = tied[token_ids].min()
+    tied_ids = np.flatnonzero(tied == lowest)
+    num_tied_kept = np.count_nonzero(tied[token_ids] == lowest)
+    assert len(token_ids) == np.count_nonzero(tied > lowest) + num_tied_kept
+    assert np.isin(tied_ids[:num_tied_kept], token_ids).all()
+
+
+def test_top_k_takes_the_lower_ids_of_equal_logits():
+    token_ids, _ = kept_tokens(np.array([1, 3, 2, 2, 2, 0], dtype=np.float32), SamplingParams(top_k=3))
+    assert token_ids is not None
+    assert token_ids.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(0.0, 700), (0.3, 700), (0.5, 1100), (0.7, 2900), (1 - 2.0**-53, 2900)]
+)
+def test_every_draw_falls_on_a_token_that_can_be(number, expected, monkeypatch):
+    """Over more than one block of weights, nearly all of them zero."""
+    logits = np.full(3000, -np.inf, dtype=np.float32)
+    logits[[700, 1100, 2900]] = 0.0
+    monkeypatch.setattr("ramet.runtime.sampler.uniform", lambda *_: number)
+    assert sample_one(logits, row(SamplingParams())).token_id == expected
 
 
 def test_a_tiny_temperature_is_greedy_and_a_zero_weight_is_never_drawn():
@@ -226,6 +273,24 @@ def test_logprobs_are_those_of_the_unmodified_distribution():
     assert [entry.rank for entry in sampled.logprobs.values()] == [4, 1, 2]
     for token_id, entry in sampled.logprobs.items():
         assert entry.logprob == pytest.approx(expected[token_id], abs=1e-12)
+
+
+def test_a_penalty_beyond_fp32_is_an_error_of_its_row():
+    params = SamplingParams(repetition_penalty=0.1)
+    logits = torch.tensor([[3e38, 0.0], [1.0, 0.0]])
+    failed, fine = Sampler().sample(logits, [row(params, prompt=[0])] * 2)
+    assert failed.token_id == -1
+    assert "repetition_penalty=0.1" in str(failed.error)
+    assert fine.error is None
+
+
+def test_rows_may_lie_anywhere_in_memory():
+    """A slice of a wider tensor, as an inference tensor: the same tokens as from a packed copy."""
+    wide = torch.randn(6, 900, generator=torch.Generator().manual_seed(4))
+    rows = [row(SamplingParams(top_p=0.9, logprobs=1), seed=idx) for idx in range(6)]
+    with torch.inference_mode():
+        spread = Sampler().sample((wide * 1.0)[:, 100:800], rows)
+    assert spread == Sampler().sample(wide[:, 100:800].contiguous(), rows)
 
 
 def test_no_rows_give_no_tokens():
