@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..sampling_params import SamplingParams
-from .engine_options import add_engine_arguments, load_llm, positive_int
-from .errors import CommandError, is_deliberate, one_line
+from .engine_options import add_engine_arguments, open_backend, positive_int
+from .errors import is_deliberate, one_line
 from .terminal import Terminal
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def execute(args: argparse.Namespace) -> int:
         seed=args.seed,
     )
     terminal = Terminal()
-    with load_llm(args) as llm:
-        from ..frontend.backends.local import LocalBackend
+    with open_backend(args) as backend:
         from .conversation import Conversation
 
-        conversation = Conversation(LocalBackend(llm), llm.max_model_len, args.system)
+        llm = backend.llm
+        conversation = Conversation(backend, llm.max_model_len, args.system)
         terminal.line(
             terminal.dim(f"{llm.model_name}, context {llm.max_model_len:,} tokens. /help lists the commands.")
         )
@@ -121,8 +121,10 @@ class ChatSession:
         start = time.monotonic()
         try:
             generation = self.conversation.ask(text, self.params)
-        except CommandError as error:
-            self._note(str(error))
+        except Exception as error:
+            if not is_deliberate(error):
+                raise
+            self._note(one_line(error))
             return
         num_dropped = self.conversation.num_dropped - num_dropped_before
         if num_dropped:

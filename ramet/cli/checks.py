@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .engine_options import load_llm
+from .engine_options import open_backend
 
 MIN_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<version>[0-9.]+))?\s*(?P<marker>;.*)?")
@@ -161,9 +161,9 @@ def check_generation(args: argparse.Namespace) -> Check:
     from ..sampling_params import SamplingParams
 
     start = time.monotonic()
-    with load_llm(args) as llm:
+    with open_backend(args) as backend:
         loaded = time.monotonic()
-        output = llm.generate("The sky is", SamplingParams(max_tokens=1, temperature=0.0))[0]
+        output = backend.llm.generate("The sky is", SamplingParams(max_tokens=1, temperature=0.0))[0]
     if output.error is not None:
         raise output.error
     generate_s = time.monotonic() - loaded

@@ -47,19 +47,25 @@ class Conversation:
 
         Raises:
             CommandError: the message does not fit even alone; the conversation is unchanged.
+            Exception: what the backend refuses it with; the conversation is unchanged.
         """
         before = (self.messages[:], self._token_ids[:], self._pending[:], self.num_dropped)
+        try:
+            return self._ask(text, params)
+        except Exception:
+            self.messages, self._token_ids, self._pending, self.num_dropped = before
+            raise
+
+    def _ask(self, text: str, params: SamplingParams) -> Generation:
         max_tokens = params.max_tokens or self._max_model_len
         reserve = min(max_tokens, max(_MIN_REPLY_LEN, self._max_model_len // 4), self._max_model_len - 1)
         self._open_reply(text)
         while len(self._token_ids) + reserve > self._max_model_len:
             kept = self._without_oldest_turn()
             if kept is None:
-                num_tokens = len(self._token_ids)
-                self.messages, self._token_ids, self._pending, self.num_dropped = before
                 raise CommandError(
-                    f"the message needs {num_tokens} tokens and the reply {reserve}, but the context limit is "
-                    f"{self._max_model_len}: shorten the message"
+                    f"the message needs {len(self._token_ids)} tokens and the reply {reserve}, but the context limit "
+                    f"is {self._max_model_len}: shorten the message"
                 )
             self._start_from(kept)
             self._open_reply(text)

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from .engine_options import add_engine_arguments, load_llm
+from .engine_options import add_engine_arguments, open_backend
 from .report import CallRow, Totals, format_table
 from .terminal import Terminal
 from .wrapped_writer import WrappedWriter
@@ -28,15 +28,14 @@ def execute(args: argparse.Namespace) -> int:
     terminal.line(
         terminal.bold("ramet demo") + ": a program sorts support tickets, drafts three answers each, picks one"
     )
-    with load_llm(args) as llm:
-        from ..frontend.backends.local import LocalBackend
-
+    with open_backend(args) as backend:
+        llm = backend.llm
         load_s = time.monotonic() - start
         threads = "1 thread" if llm.num_threads == 1 else f"{llm.num_threads} threads"
         terminal.line(
             terminal.dim(f"{llm.model_name} on {llm.kernels_name} kernels, {threads}; ready after {load_s:.1f} s")
         )
-        run_demo(LocalBackend(llm), terminal, start)
+        run_demo(backend, terminal, start)
     return 0
 
 

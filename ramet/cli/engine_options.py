@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..runtime.llm import LLM
+    from ..frontend.backends.local import LocalBackend
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -28,16 +28,16 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt anew, to compare")
 
 
-def load_llm(args: argparse.Namespace) -> LLM:
-    """The model that `args` asks for.
+def open_backend(args: argparse.Namespace) -> LocalBackend:
+    """The model that `args` asks for, loaded, ready for programs. The caller closes it.
 
     Raises:
         ModelLoadError: it cannot be found or read.
         InvalidConfigError: an option is out of range.
     """
-    from ..runtime.llm import LLM
+    from ..frontend.backends.local import LocalBackend
 
-    return LLM(args.model, device=args.device, num_threads=args.threads, **engine_options(args))
+    return LocalBackend(args.model, device=args.device, num_threads=args.threads, **engine_options(args))
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -11,13 +11,12 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
-from .engine_options import add_engine_arguments, load_llm
+from .engine_options import add_engine_arguments, open_backend
 from .errors import CommandError, user_traceback
 from .report import format_summary, format_table
 from .terminal import Terminal
 
 if TYPE_CHECKING:
-    from ..frontend.backend import Backend
     from .recording_backend import RecordingBackend
 
 EXIT_FAILED = 1
@@ -37,13 +36,7 @@ def execute(args: argparse.Namespace) -> int:
 
     path = checked_path(args.file)
     with ExitStack() as stack:
-
-        def open_backend() -> Backend:
-            from ..frontend.backends.local import LocalBackend
-
-            return LocalBackend(stack.enter_context(load_llm(args)))
-
-        backend = RecordingBackend(open_backend)
+        backend = RecordingBackend(lambda: stack.enter_context(open_backend(args)))
         status = run_program(path, args.args, backend)
     if not args.no_report:
         print_report(backend, Terminal(sys.stderr), is_long=args.report)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet import LLM, LocalBackend
+from ramet import LocalBackend
 from ramet.cli.recording_backend import RecordingBackend
 from ramet.cli.run import run_program
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(scope="module")
 def local_backend() -> Iterator[LocalBackend]:
-    with LLM("smollm2") as llm:
-        yield LocalBackend(llm)
+    with LocalBackend("smollm2") as backend:
+        yield backend
 
 
 class Runner:

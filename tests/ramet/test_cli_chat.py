@@ -14,6 +14,8 @@ from ramet.cli.terminal import Terminal
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import MockBackend, Reply
 from ramet.frontend.errors import ProgramError
+from ramet.frontend.generation import Generation
+from ramet.runtime.errors import InvalidRequestError
 from ramet.sampling_params import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=20, temperature=0.0)
@@ -156,6 +158,20 @@ def test_a_message_too_long_for_the_context_is_refused_and_forgotten(screen: io.
     assert "Hi" in prompts(backend)[1]
     with pytest.raises(CommandError, match="context limit is 140"):
         conversation.ask("x" * 200, PARAMS)
+
+
+def test_what_the_engine_refuses_does_not_end_the_chat(screen: io.StringIO) -> None:
+    class FullBackend(MockBackend):
+        def generate(self, call: GenerateCall) -> Generation:
+            if "big" in self.decode(call.prompt_token_ids):
+                raise InvalidRequestError("it can never fit in the KV cache")
+            return super().generate(call)
+
+    backend = FullBackend("ok")
+    conversation = Conversation(backend, 1000)
+    ChatSession(conversation, PARAMS, Terminal(screen), lines_reader(["big", "small"])).run()
+    assert "it can never fit in the KV cache\n" in screen.getvalue()
+    assert [message["content"] for message in conversation.messages] == ["small", "ok"]
 
 
 def test_the_room_for_a_reply_is_what_the_context_leaves() -> None:

@@ -39,7 +39,15 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
 def test_chat_over_a_pipe() -> None:
     command = [sys.executable, "-c", "import sys; from ramet.cli.main import main; sys.exit(main())", "chat"]
     result = subprocess.run(
-        [*command, "--temperature", "0", "--max-tokens", "12", "--system", "You are a travel guide. Answer in one short sentence."],
+        [
+            *command,
+            "--temperature",
+            "0",
+            "--max-tokens",
+            "12",
+            "--system",
+            "You are a travel guide. Answer in one short sentence.",
+        ],
         input="What is the capital of France?\nAnd of Italy?\n",
         capture_output=True,
         text=True,
