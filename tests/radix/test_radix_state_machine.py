@@ -65,7 +65,6 @@ class Running:
         self.table = table
         self.namespace = namespace
         self.copies = copies
-        self.shared = object()  # with sharing off: which family of forks it belongs to
 
     def history(self, position: int) -> Slot:
         return (self.namespace, tuple(self.table.token_ids[: position + 1]))
@@ -169,18 +168,32 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), priority=st.integers(0, 2))
     def acquire(self, data: st.DataObject, namespace: str | None, priority: int) -> None:
-        tokens = self.draw_text(data)
+        self.acquire_text(data, self.draw_text(data), namespace, priority)
+
+    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), is_finished=st.booleans())
+    def turn(self, data: st.DataObject, namespace: str | None, is_finished: bool) -> None:
+        """A sequence that is computed in one go: one turn of a chat."""
+        running = self.acquire_text(data, self.draw_text(data), namespace, 0)
+        if running is None:
+            return
+        self.run_step(data, is_whole=True)
+        if is_finished and running in self.running:
+            self.end(running)
+
+    def acquire_text(
+        self, data: st.DataObject, tokens: list[int], namespace: str | None, priority: int
+    ) -> Running | None:
         limit = len(tokens) - data.draw(st.sampled_from([0, 1, 1, 3, 6]))
         limit = max(limit, 0)
         before = self.picture()
         match = self.cache.match(tokens, namespace=namespace, max_tokens=limit)
         assert self.picture() == before, "match must be pure"
         self.check_match(match, namespace, tokens, limit)
-        self.open(data, tokens, namespace, match, priority)
+        return self.open(data, tokens, namespace, match, priority)
 
     def open(
         self, data: st.DataObject, tokens: list[int], namespace: str | None, match: PrefixMatch, priority: int = 0
-    ) -> None:
+    ) -> Running | None:
         num_tokens = max(match.num_tokens, len(tokens) + data.draw(st.sampled_from([-4, 0, 0, 3])))
         before = self.picture()
         fresh_match = self.cache.match(tokens, namespace=namespace, max_tokens=match.num_tokens)
@@ -189,12 +202,14 @@ class CacheMachine(RuleBasedStateMachine):
         acquired = self.cache.acquire(tokens, match, num_tokens, namespace=namespace, priority=priority)
         if acquired is None:
             assert self.took_failure() or (not fits and self.picture() == before)
-            return
+            return None
         assert fits
         table, copies = acquired
         assert table.token_ids is tokens
         assert table.num_computed_tokens == fresh_match.num_tokens
-        self.running.append(Running(table, namespace, copies))
+        running = Running(table, namespace, copies)
+        self.running.append(running)
+        return running
 
     @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES))
     def remember_match(self, data: st.DataObject, namespace: str | None) -> None:
@@ -244,8 +259,10 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        """A step of an engine, over some of the sequences."""
-        is_whole = data.draw(st.booleans())
+        self.run_step(data, is_whole=data.draw(st.booleans()))
+
+    def run_step(self, data: st.DataObject, is_whole: bool) -> None:
+        """A step of an engine: all that is left of every sequence, or some of some."""
         plan: list[tuple[Running, int]] = []
         for running in list(self.running):
             num_left = len(running.table.token_ids) - running.table.num_computed_tokens
