@@ -347,14 +347,19 @@ def _check_length(length: int) -> None:
 
 def _check_operands(operator: str, left: Any, right: Any) -> None:
     """Refuse an operation whose result would be too large, before it is carried out."""
-    if operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-        _check_items(left, len(left) + len(right))
-    elif operator == "**" and not (abs(left) <= 1 << 16 and abs(right) <= 3):
-        raise TemplateRefusedError(f"{left!r} ** {right!r} is larger than a template may compute")
+    if operator == "+":
+        if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
+            _check_items(left, len(left) + len(right))
     elif operator == "*":
         for value, times in ((left, right), (right, left)):
-            if isinstance(value, str | list | tuple):
-                _check_items(value, len(value) * max(0, int(times)))
+            if isinstance(value, str | list | tuple) and isinstance(times, int):
+                _check_items(value, len(value) * max(0, times))
+    elif operator == "**" and not (_is_number(left, 1 << 16) and _is_number(right, 3)):
+        raise TemplateRefusedError(f"{left!r:.40} ** {right!r:.40} is larger than a template may compute")
+
+
+def _is_number(value: Any, limit: int) -> bool:
+    return isinstance(value, int | float) and abs(value) <= limit
 
 
 def _check_items(value: str | list[Any] | tuple[Any, ...], length: int) -> None:
