@@ -1,6 +1,6 @@
 """A conversation of several turns: each one computes only what was said since the last.
 
-    python examples/multi_turn_chat.py
+python examples/multi_turn_chat.py
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def gen(
     list of n texts, of which the first continues the program.
 
     Raises:
-        InvalidSamplingParams: a value is out of range.
+        InvalidSamplingParamsError: a value is out of range.
         InvalidProgramError: the name is not a non-empty string.
     """
     options = {

@@ -62,7 +62,7 @@ class Program:
 
         Raises:
             InvalidProgramError: arguments that fit neither the body nor the options.
-            InvalidSamplingParams: a sampling default is out of range.
+            InvalidSamplingParamsError: a sampling default is out of range.
             Exception: whatever the body raises; calls that still run are then cancelled.
         """
         own, options = split_arguments(self.name, self._signature, kwargs)

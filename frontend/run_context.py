@@ -21,7 +21,7 @@ class RunContext:
         """`sampling` holds SamplingParams fields that calls inherit unless they set their own.
 
         Raises:
-            InvalidSamplingParams: one of them is out of range.
+            InvalidSamplingParamsError: one of them is out of range.
         """
         self.program_name = program_name
         self.backend = backend
@@ -38,7 +38,7 @@ class RunContext:
         """The run's defaults with a call's own options on top.
 
         Raises:
-            InvalidSamplingParams: they contradict each other.
+            InvalidSamplingParamsError: they contradict each other.
         """
         return SamplingParams(**{**self._sampling, **options})
 

@@ -53,7 +53,7 @@ class Scope:
 
         Raises:
             InvalidProgramError: a role is opened or closed out of order.
-            InvalidSamplingParams: a gen's options contradict those of the run.
+            InvalidSamplingParamsError: a gen's options contradict those of the run.
         """
         parts = expression.parts()
         role = self._role

@@ -38,7 +38,7 @@ class ProgramState:
 
         Raises:
             InvalidProgramError: not something that can be appended, or a role opened or closed out of order.
-            InvalidSamplingParams: a gen's options contradict those of the run.
+            InvalidSamplingParamsError: a gen's options contradict those of the run.
         """
         self.append(expression)
         return self

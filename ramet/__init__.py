@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .runtime.llm import LLM
     from .runtime.models.errors import ModelLoadError
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
-    from .sampling_params import InvalidSamplingParams, SamplingParams
+    from .sampling_params import InvalidSamplingParamsError, SamplingParams
 
 __version__ = "0.1.0"
 
@@ -103,7 +103,7 @@ _MODULE_OF = {
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
     "RequestOutput": ".runtime.outputs",
-    "InvalidSamplingParams": ".sampling_params",
+    "InvalidSamplingParamsError": ".sampling_params",
     "SamplingParams": ".sampling_params",
 }
 
@@ -147,7 +147,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "FinishReason",
     "OutputChunk",
     "RequestOutput",
-    "InvalidSamplingParams",
+    "InvalidSamplingParamsError",
     "SamplingParams",
 ]
 

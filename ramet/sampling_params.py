@@ -17,12 +17,12 @@ MAX_STOP_STRINGS = 32
 MAX_LOGPROBS = 1024
 
 
-class InvalidSamplingParams(ValueError):
+class InvalidSamplingParamsError(ValueError):
     """A sampling parameter is out of its range. The message names the field, the value and the limit."""
 
 
 def _fail(name: str, value: object, limit: str) -> None:
-    raise InvalidSamplingParams(f"{name}={value!r} is not allowed: {limit}")
+    raise InvalidSamplingParamsError(f"{name}={value!r} is not allowed: {limit}")
 
 
 def _check_float(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
@@ -81,7 +81,7 @@ class SamplingParams:
         include_stop_str_in_output: keep the stop string at the end of the text.
 
     Raises:
-        InvalidSamplingParams: a value is out of range.
+        InvalidSamplingParamsError: a value is out of range.
     """
 
     n: int = 1

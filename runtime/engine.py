@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -276,9 +277,16 @@ class Engine:
         if sequence.logprobs is None:
             return None
         assert sampled.logprobs is not None
-        sequence.cumulative_logprob += sampled.logprobs[sampled.token_id].logprob
-        sequence.logprobs.append(sampled.logprobs)
-        return sampled.logprobs
+        logprobs = self._with_text(sampled.logprobs)
+        sequence.cumulative_logprob += logprobs[sampled.token_id].logprob
+        sequence.logprobs.append(logprobs)
+        return logprobs
+
+    def _with_text(self, logprobs: TokenLogprobs) -> TokenLogprobs:
+        return {
+            token_id: replace(logprob, decoded_token=self.tokenizer.decode([token_id], skip_special_tokens=False))
+            for token_id, logprob in logprobs.items()
+        }
 
     # -- endings ---------------------------------------------------------------------------------------------------
 
@@ -288,6 +296,8 @@ class Engine:
         state.metrics.finished_time = now
         del self._requests[state.request.request_id]
         output = state.output()
+        if output.prompt_logprobs is not None:
+            output.prompt_logprobs = [entry and self._with_text(entry) for entry in output.prompt_logprobs]
         self.metrics.num_finished += output.error is None
         return output
 

@@ -155,7 +155,13 @@ class LLM:
 
     @property
     def max_model_len(self) -> int:
+        """Longest context in tokens that the model is run with."""
         return self._engine.limits.max_model_len
+
+    @property
+    def max_context_len(self) -> int:
+        """Longest context in tokens that a request may have: the model's limit, or the whole KV cache if smaller."""
+        return self._engine.limits.max_context_len
 
     def shutdown(self) -> None:
         """Stop the engine's thread. Idempotent."""

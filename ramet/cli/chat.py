@@ -55,9 +55,9 @@ def execute(args: argparse.Namespace) -> int:
         from .conversation import Conversation
 
         llm = backend.llm
-        conversation = Conversation(backend, llm.max_model_len, args.system)
+        conversation = Conversation(backend, llm.max_context_len, args.system)
         terminal.line(
-            terminal.dim(f"{llm.model_name}, context {llm.max_model_len:,} tokens. /help lists the commands.")
+            terminal.dim(f"{llm.model_name}, context {llm.max_context_len:,} tokens. /help lists the commands.")
         )
         ChatSession(conversation, params, terminal, line_reader(terminal)).run()
     return 0

@@ -16,16 +16,16 @@ class Conversation:
     """Messages so far and the exact tokens the model has seen of them.
 
     Args:
-        max_model_len: the model's context limit in tokens.
+        max_context_len: the model's context limit in tokens.
 
     Attributes:
         messages: the complete messages, the system message included.
         num_dropped: messages the context limit has cost so far.
     """
 
-    def __init__(self, backend: Backend, max_model_len: int, system_prompt: str | None = None) -> None:
+    def __init__(self, backend: Backend, max_context_len: int, system_prompt: str | None = None) -> None:
         self._backend = backend
-        self._max_model_len = max_model_len
+        self._max_context_len = max_context_len
         self.num_dropped = 0
         self.messages: list[Message] = []
         self._token_ids: list[int] = []
@@ -57,19 +57,19 @@ class Conversation:
             raise
 
     def _ask(self, text: str, params: SamplingParams) -> Generation:
-        max_tokens = params.max_tokens or self._max_model_len
-        reserve = min(max_tokens, max(_MIN_REPLY_LEN, self._max_model_len // 4), self._max_model_len - 1)
+        max_tokens = params.max_tokens or self._max_context_len
+        reserve = min(max_tokens, max(_MIN_REPLY_LEN, self._max_context_len // 4), self._max_context_len - 1)
         self._open_reply(text)
-        while len(self._token_ids) + reserve > self._max_model_len:
+        while len(self._token_ids) + reserve > self._max_context_len:
             kept = self._without_oldest_turn()
             if kept is None:
                 raise CommandError(
                     f"the message needs {len(self._token_ids)} tokens and the reply {reserve}, but the context limit "
-                    f"is {self._max_model_len}: shorten the message"
+                    f"is {self._max_context_len}: shorten the message"
                 )
             self._start_from(kept)
             self._open_reply(text)
-        room = self._max_model_len - len(self._token_ids)
+        room = self._max_context_len - len(self._token_ids)
         return self._backend.generate(
             GenerateCall(tuple(self._token_ids), params.replace(max_tokens=min(max_tokens, room)))
         )

@@ -20,7 +20,7 @@ from ramet.frontend.primitives import (
     system_end,
     user,
 )
-from ramet.sampling_params import InvalidSamplingParams
+from ramet.sampling_params import InvalidSamplingParamsError
 
 
 def test_addition_is_flat_in_any_grouping() -> None:
@@ -68,7 +68,7 @@ def test_gen_keeps_only_what_was_set_and_reads_iterables_once() -> None:
     ],
 )
 def test_gen_checks_its_options_at_once(options: dict[str, float]) -> None:
-    with pytest.raises(InvalidSamplingParams, match=next(iter(options))):
+    with pytest.raises(InvalidSamplingParamsError, match=next(iter(options))):
         gen("x", **options)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from ramet.frontend.errors import InvalidProgramError, UnknownVariableError
 from ramet.frontend.primitives import assistant, assistant_begin, assistant_end, gen, system, user, user_begin, user_end
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
-from ramet.sampling_params import InvalidSamplingParams
+from ramet.sampling_params import InvalidSamplingParamsError
 
 START, END = 0x200001, 0x200002
 
@@ -302,12 +302,12 @@ def test_contradicting_options_are_refused_before_anything_is_bound() -> None:
     @function
     def contradictory(s: ProgramState) -> None:
         s += "q"
-        with pytest.raises(InvalidSamplingParams, match="min_tokens=200"):
+        with pytest.raises(InvalidSamplingParamsError, match="min_tokens=200"):
             s += gen("x") + gen("y", min_tokens=200)
         assert "x" not in s
 
     contradictory.run(backend=MockBackend())
-    with pytest.raises(InvalidSamplingParams, match="temperature=-1"):
+    with pytest.raises(InvalidSamplingParamsError, match="temperature=-1"):
         contradictory.run(backend=MockBackend(), temperature=-1)
 
 

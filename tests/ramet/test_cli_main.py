@@ -72,7 +72,7 @@ def test_a_bad_command_line_ends_with_usage(arguments: list[str], capsys: pytest
     "error",
     [
         CommandError("cannot do that"),
-        ramet.InvalidSamplingParams("top_p=2 is not allowed"),
+        ramet.InvalidSamplingParamsError("top_p=2 is not allowed"),
         ramet.ModelLoadError("no such\nmodel"),
         ramet.GenerationError("it failed"),
     ],

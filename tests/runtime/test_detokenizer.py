@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ class Pieces:
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     bounds = [0, *sorted({point % (len(data) + 1) for point in cuts}), len(data)]
-    return [data[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    return [data[a:b] for a, b in itertools.pairwise(bounds) if a < b]
 
 
 def feed(pieces: list[bytes], stops: list[str], **options) -> tuple[IncrementalDetokenizer, list[str]]:

@@ -107,7 +107,9 @@ def alone(make_engine, run, requests):
 @pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
 @pytest.mark.parametrize("num_blocks", [14, 400])
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_output_does_not_depend_on_how_it_was_scheduled(make_engine, run, requests, alone, chunk, num_blocks, is_cached):
+def test_output_does_not_depend_on_how_it_was_scheduled(
+    make_engine, run, requests, alone, chunk, num_blocks, is_cached
+):
     engine = make_engine(
         num_blocks=num_blocks,
         max_num_batched_tokens=chunk,
