@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -134,7 +134,9 @@ class LLM:
         """Queue requests so that one step takes them all in; all are refused if one is. Ids must be unique."""
         return self._loop.submit_many(requests)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputChunk]:
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Generator[OutputChunk, None, None]:
         """Run one prompt and yield what each step adds. Leaving the loop early cancels the request."""
         handle = self.submit(prompt, sampling_params)
         try:

@@ -25,6 +25,8 @@ from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from .template_vocabulary import COMPARING_TESTS, FILTERS, MAPPING_METHODS, STRING_METHODS, TESTS
+
 MAX_SOURCE_LEN = 1 << 20
 MAX_TEXT_LEN = 1 << 23
 MAX_LIST_LEN = 100_000
@@ -33,107 +35,6 @@ MAX_RANGE_LEN = 10_000
 MAX_NUMBER = 1 << 63
 CHARS_PER_STEP = 256
 """Making a text of this many characters counts as one step, so all texts of a render together are bounded as well."""
-
-_FILTERS = (
-    "abs",
-    "capitalize",
-    "count",
-    "default",
-    "d",
-    "dictsort",
-    "first",
-    "float",
-    "int",
-    "items",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "reject",
-    "rejectattr",
-    "reverse",
-    "select",
-    "selectattr",
-    "sort",
-    "title",
-    "trim",
-    "unique",
-    "upper",
-)
-_TESTS = (
-    "boolean",
-    "callable",
-    "defined",
-    "divisibleby",
-    "even",
-    "false",
-    "float",
-    "integer",
-    "iterable",
-    "lower",
-    "mapping",
-    "none",
-    "number",
-    "odd",
-    "sequence",
-    "string",
-    "true",
-    "undefined",
-    "upper",
-)
-_COMPARING_TESTS = (
-    "eq",
-    "==",
-    "equalto",
-    "ne",
-    "!=",
-    "gt",
-    ">",
-    "greaterthan",
-    "ge",
-    ">=",
-    "lt",
-    "<",
-    "lessthan",
-    "le",
-    "<=",
-    "in",
-)
-_STRING_METHODS = frozenset(
-    (
-        "capitalize",
-        "count",
-        "endswith",
-        "find",
-        "index",
-        "isalnum",
-        "isalpha",
-        "isdigit",
-        "islower",
-        "isspace",
-        "isupper",
-        "lower",
-        "lstrip",
-        "partition",
-        "removeprefix",
-        "removesuffix",
-        "rfind",
-        "rindex",
-        "rpartition",
-        "rsplit",
-        "rstrip",
-        "split",
-        "splitlines",
-        "startswith",
-        "strip",
-        "title",
-        "upper",
-        "replace",
-        "join",
-    )
-)
-_MAPPING_METHODS = frozenset(("get", "items", "keys", "values"))
 
 
 class TemplateRefusedError(Exception):
@@ -150,15 +51,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _Generation], optimized=False
         )
         self.num_steps = 0
-        self.filters = {name: self._bounded(self.filters[name]) for name in _FILTERS} | {
+        self.filters = {name: self._bounded(self.filters[name]) for name in FILTERS} | {
             "join": self._join,
             "replace": self._replace,
             "safe": self._to_text,
             "string": self._to_text,
             "tojson": self._to_json,
         }
-        comparing: dict[str, Any] = {name: self.tests[name] for name in _COMPARING_TESTS}
-        self.tests = {name: self.tests[name] for name in _TESTS} | {
+        comparing: dict[str, Any] = {name: self.tests[name] for name in COMPARING_TESTS}
+        self.tests = {name: self.tests[name] for name in TESTS} | {
             name: self._measured(test) for name, test in comparing.items()
         }
         self.globals = {
@@ -203,9 +104,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str):
-            return attr in _STRING_METHODS
+            return attr in STRING_METHODS
         if isinstance(obj, Mapping):
-            return attr in _MAPPING_METHODS
+            return attr in MAPPING_METHODS
         return not isinstance(obj, list | tuple) and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> None:

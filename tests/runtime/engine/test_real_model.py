@@ -193,6 +193,7 @@ def test_seeded_samples_do_not_depend_on_company(smollm2: LLM):
 def test_a_stream_adds_up_to_the_output(smollm2: LLM):
     chunks = list(smollm2.stream("The capital of France is", SamplingParams(temperature=0.0, max_tokens=20, stop="\n")))
     final = chunks[-1].output
+    assert final is not None
     assert "".join(chunk.text for chunk in chunks) == final.outputs[0].text
     assert "Paris" in final.outputs[0].text
     assert [token for chunk in chunks for token in chunk.token_ids] == final.outputs[0].token_ids
