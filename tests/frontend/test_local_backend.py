@@ -124,6 +124,7 @@ def test_text_cut_by_a_stop_string_goes_on_without_the_cut_token(backend: LocalB
 
     state = counts.run(backend=backend)
     assert state["x"] == " 12, 13, 14, 15, 1"
+    assert state["y"]  # both calls are over: their records are complete
     assert state.meta("x").stop_reason == "6,"
     first, second = (call for call in state.calls() if call.kind == "gen")
     kept = first.prompt_token_ids + state.meta("x").samples[0].kept_token_ids
