@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .errors import CacheUsageError
 from .node import RadixNode
 
 
@@ -54,3 +55,8 @@ class BlockTable:
     def num_tail_tokens(self) -> int:
         """Computed tokens in the partial block behind the committed ones: less than a block."""
         return self.num_computed_tokens - self.num_committed_tokens
+
+    def check_live(self) -> None:
+        """Raise CacheUsageError if the table was released."""
+        if self.is_released:
+            raise CacheUsageError("the table was released and has no blocks: acquire a new one")

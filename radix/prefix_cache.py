@@ -176,7 +176,7 @@ class PrefixCache:
         num_node_blocks = len(match.block_ids) - node.start // self.block_size
         num_private = self._num_blocks_for(num_tokens) - len(match.block_ids)
         num_kept = len(match.block_ids) - self.num_locked_blocks(match)  # evictable, but not once this table is open
-        if num_private > self.num_available_blocks - num_kept:
+        if num_private + num_kept > self.num_available_blocks:
             return None
         node = self.tree.split(node, num_node_blocks) if match.block_ids else self.tree.root(namespace)
         tail = Tail(match.num_tail_tokens, match.tail_block_id, match.tail_owner)
@@ -188,7 +188,7 @@ class PrefixCache:
 
     def extend(self, table: BlockTable, num_tokens: int) -> bool:
         """Give the table room for `num_tokens` tokens in all; evicts if need be. False: no room, nothing changed."""
-        self._check_live(table)
+        table.check_live()
         missing = self._num_blocks_for(num_tokens) - len(table.block_ids)
         if missing <= 0:
             return True
@@ -207,7 +207,7 @@ class PrefixCache:
         Raises:
             CacheUsageError: the number goes back, or beyond the tokens or blocks there are.
         """
-        self._check_live(table)
+        table.check_live()
         most = min(len(table.token_ids), len(table.block_ids) * self.block_size)
         if not table.num_computed_tokens <= num_computed_tokens <= most:
             raise CacheUsageError(
@@ -239,7 +239,7 @@ class PrefixCache:
         Raises:
             CacheUsageError: the tokens computed in `table` are not the first of `token_ids`.
         """
-        self._check_live(table)
+        table.check_live()
         limit = table.num_computed_tokens
         if token_ids is table.token_ids or token_ids[:limit] != table.token_ids[:limit]:
             raise CacheUsageError(
@@ -261,7 +261,7 @@ class PrefixCache:
         Raises:
             CacheUsageError: the table was released before.
         """
-        self._check_live(table)
+        table.check_live()
         self.open_tables.remove(table)
         start, node = table.num_committed_tokens, table.node
         private = table.block_ids[start // self.block_size :]
@@ -319,10 +319,6 @@ class PrefixCache:
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
-
-    def _check_live(self, table: BlockTable) -> None:
-        if table.is_released:
-            raise CacheUsageError("the table was released and has no blocks: acquire a new one")
 
     def _allocate(self, num_blocks: int) -> list[int] | None:
         missing = num_blocks - self.num_free_blocks
