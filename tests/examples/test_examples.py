@@ -121,3 +121,13 @@ def test_vllm_quickstart() -> None:
     lines = result.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Prompt", "Output"] * 4
     assert lines[4] == "Prompt: 'The capital of France is'"
+
+
+def test_first_program_is_the_one_in_the_readme(runner: Runner) -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    code = (EXAMPLES / "first_program.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
+    assert f"```python\n{code}```" in readme
+    lines = runner.run("first_program.py")
+    assert [line.split()[0] for line in lines[::2]] == ["Africa", "Europe", "Asia"]
+    for line in lines[1::2]:
+        assert line in readme
