@@ -2,6 +2,7 @@
 
 from ramet import function, gen, select, user
 
+
 @function
 def portrait(s, city):
     s += user(f"Tell me about the city of {city}.")
@@ -11,6 +12,7 @@ def portrait(s, city):
         for topic, name in zip(topics, ["food", "sights", "history"]):
             topic += f". As for its {name}," + gen("about", max_tokens=20, temperature=0.0, stop=".")
         topics.join()
+
 
 for state in portrait.run_batch([{"city": "Cairo"}, {"city": "Paris"}, {"city": "Tokyo"}]):
     print(state["continent"], state["about"])
