@@ -70,7 +70,7 @@ def build_gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> tuple[tokenize
 
     Args:
         path: named in errors only.
-        metadata: as `read_gguf_metadata` returns it; `can_build` holds of it.
+        metadata: of the file's header; `can_build` holds of it.
 
     Raises:
         TokenizerLoadError: something is missing or contradicts itself.

@@ -19,12 +19,13 @@ from typing import Any
 import tokenizers
 
 from .chat_template import ChatTemplate, TextSegment
-from .gguf_metadata import GgufMetadataError, read_gguf_metadata
 from .gguf_tokenizer import build_gguf_tokenizer, can_build, gguf_meta
+from .models.errors import ModelLoadError
 from .token_bytes import TokenBytes
 from .tokenizer_conversion import convert_gguf
 from .tokenizer_directory import parse_tokenizer, read_directory
 from .tokenizer_meta import Notice, TokenizerLoadError, TokenizerMeta
+from .weights.gguf_header import read_gguf_header
 
 __all__ = ["Tokenizer", "TokenizerLoadError", "load_tokenizer"]
 
@@ -48,8 +49,8 @@ def load_tokenizer(source: str | Path, *, on_notice: Notice | None = None) -> To
     if not path.is_file():
         raise TokenizerLoadError(f"{path} does not exist; give a .gguf file or a directory with tokenizer.json")
     try:
-        metadata = read_gguf_metadata(path)
-    except GgufMetadataError as error:
+        metadata = dict(read_gguf_header(path).metadata)
+    except ModelLoadError as error:
         raise TokenizerLoadError(str(error)) from error
     if can_build(metadata):
         return Tokenizer(*build_gguf_tokenizer(path, metadata))

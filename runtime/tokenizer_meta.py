@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import tokenizers
 
+from .models.errors import ModelLoadError
+
 Notice = Callable[[str], None]
 """Takes one sentence about slow or inexact work that is being done."""
 
@@ -25,7 +27,7 @@ END_OF_TURN_TOKENS = (
 """Special tokens that chat models end an answer with. Files often declare only one of the several a model uses."""
 
 
-class TokenizerLoadError(ValueError):
+class TokenizerLoadError(ModelLoadError):
     """The tokenizer of a model cannot be built. The message names the file, the reason and what to do."""
 
 

@@ -11,8 +11,8 @@ import tokenizers
 from tokenizers import normalizers, processors
 
 from ramet.runtime.chat_template import TextSegment
-from ramet.runtime.gguf_metadata import read_gguf_metadata
 from ramet.runtime.tokenizer import TokenizerLoadError, load_tokenizer
+from ramet.runtime.weights.gguf_header import read_gguf_header
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
@@ -149,11 +149,11 @@ def test_every_truncation_of_a_gguf_file_is_a_clear_error(backend, tmp_path, ggu
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"This is a text file and no model at all", "begins with b'This'"),
+        (b"This is a text file and no model at all", "not a GGUF file"),
         (b"GGUF" + (9).to_bytes(4, "little") + bytes(32), "GGUF version 9"),
-        (b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (2**60).to_bytes(8, "little") + bytes(9), "metadata keys"),
+        (b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (2**60).to_bytes(8, "little") + bytes(9), "metadata entries"),
         (b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1).to_bytes(8, "little") + b"\xff" * 8, "corrupt"),
-        (b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1).to_bytes(8, "little") + bytes(8) + b"\x63" * 8, "type"),
+        (b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1).to_bytes(8, "little") + bytes(8) + b"\x63" * 8, "0 characters"),
     ],
 )
 def test_hostile_gguf_headers_are_refused(tmp_path, data, message):
@@ -187,4 +187,4 @@ def test_metadata_of_every_kind_is_read(tmp_path):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    assert read_gguf_metadata(path) == {"general.architecture": "llama", "big": 2**40, **values}
+    assert read_gguf_header(path).metadata == {"general.architecture": "llama", "big": 2**40, **values}
