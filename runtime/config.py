@@ -7,11 +7,14 @@ tokenizers and built libraries are kept.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..radix.eviction import EVICTION_POLICIES
 from .errors import InvalidConfigError
+from .policies.registry import SCHEDULE_POLICIES
 
 GIB = 1 << 30
 DEFAULT_KV_CACHE_MEMORY = 2 * GIB
@@ -120,6 +123,14 @@ class EngineConfig:
             raise InvalidConfigError(
                 f"schedule_conservativeness={self.schedule_conservativeness!r} must lie in [0, 100]"
             )
+
+        self._check_name("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
+        self._check_name("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
+
+    @staticmethod
+    def _check_name(name: str, value: str, known: Collection[str]) -> None:
+        if value not in known:
+            raise InvalidConfigError(f"{name}={value!r} is unknown; choose one of {sorted(known)}")
 
     @staticmethod
     def _check_positive(name: str, value: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import InvalidConfigError
 from .base import SchedulePolicy
 from .fcfs import FirstComeFirstServed
 from .lpm import LongestPrefixMatch
@@ -18,11 +17,5 @@ SCHEDULE_POLICIES: dict[str, Callable[[], SchedulePolicy]] = {
 
 
 def make_policy(name: str) -> SchedulePolicy:
-    """The policy of that name.
-
-    Raises:
-        InvalidConfigError: there is none; the message lists those there are.
-    """
-    if name not in SCHEDULE_POLICIES:
-        raise InvalidConfigError(f"schedule_policy={name!r} is unknown; choose one of {sorted(SCHEDULE_POLICIES)}")
+    """The policy of that name, which must be a key of SCHEDULE_POLICIES (EngineConfig checks it)."""
     return SCHEDULE_POLICIES[name]()
