@@ -228,13 +228,8 @@ class PrefixCache:
 
         Full blocks are shared, the partial one is copied. The copies are carried out as those of acquire. If the
         partial block of `table` is itself a copy that has not been carried out, its tokens are left to be computed
-        again, unless another block has them: the new table's num_computed_tokens says.
-
-        Args:
-            token_ids: the new sequence's own live list.
-
-        Returns:
-            None if there is no block for the copy, and then nothing has changed.
+        again, unless another block has them: the new table's num_computed_tokens says. `token_ids` is the new
+        sequence's own live list. None if there is no block for the copy, and then nothing has changed.
 
         Raises:
             CacheUsageError: the tokens computed in `table` are not the first of `token_ids`.
@@ -267,8 +262,11 @@ class PrefixCache:
         private = table.block_ids[start // self.block_size :]
         if self.enable_sharing and table.is_tail_written and table.num_tail_tokens:
             tail = tuple(table.token_ids[start : table.num_computed_tokens])
-            if not node.has_continuation_from(tail):
-                self.pool.free(self.tree.drop_covered_leaf(node, tail))
+            known_block_id = node.continuation_block_id(tail)
+            if known_block_id is not None:
+                self.pool.move_annotation(private[0], known_block_id)
+            else:
+                self._drop_covered_leaf(node, tail, private[0])
                 self.pool.adopt(private[:1])
                 self.tree.add_leaf(node, tail, private.pop(0), table.priority)
         self.pool.free(reversed(private))
@@ -374,7 +372,7 @@ class PrefixCache:
             child = self.tree.descend(node, tokens, start, end)
             if child is None:
                 new_ids = block_ids[start // block_size : end // block_size]
-                self.pool.free(self.tree.drop_covered_leaf(node, tuple(tokens[start : start + block_size])))
+                self._drop_covered_leaf(node, tuple(tokens[start : start + block_size]), new_ids[0])
                 self.pool.adopt(new_ids)
                 node = self.tree.append(node, tokens[start:end], new_ids, table.priority)
                 self._stats.num_inserted_blocks += len(new_ids)
@@ -385,6 +383,12 @@ class PrefixCache:
         table.node, table.num_committed_tokens = node, end
         self.tree.touch(node, table.priority, is_hit=False)
         self.open_tables.add(table)
+
+    def _drop_covered_leaf(self, node: RadixNode, token_ids: tuple[int, ...], block_id: int) -> None:
+        """Free the leaf that `block_id`, which holds token_ids, makes redundant; its annotation goes over."""
+        for covered_id in self.tree.drop_covered_leaf(node, token_ids):
+            self.pool.move_annotation(covered_id, block_id)
+            self.pool.free([covered_id])
 
     def _replace_duplicates(self, block_ids: list[int], first: int, tree_block_ids: list[int]) -> None:
         """Point the table's blocks from index `first` on to the tree's, and free the table's own."""

@@ -1,7 +1,7 @@
 """EngineConfig: every option of the engine, checked when it is built. The environment is read nowhere else.
 
 `RAMET_MODEL`, `RAMET_NUM_THREADS` and `RAMET_KV_CACHE_MEMORY` give defaults; `RAMET_CACHE_DIR` is where converted
-tokenizers and built libraries are kept.
+tokenizers are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def cache_dir() -> Path:
 
 
 def default_model() -> str:
-    """RAMET_MODEL, or the model bundled in the `demo` extra."""
+    """RAMET_MODEL, or the bundled model."""
     return os.environ.get("RAMET_MODEL", "smollm2")
 
 

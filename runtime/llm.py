@@ -7,12 +7,13 @@ import itertools
 import sys
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from tqdm import tqdm
 
 from ..kernels.dispatch import select_kernels
+from ..kernels.interface import Kernels
 from ..sampling_params import SamplingParams
 from .config import EngineConfig, default_kv_cache_memory, default_model, default_num_threads
 from .engine import Engine
@@ -23,7 +24,7 @@ from .metrics import EngineMetrics
 from .models.base import ModelConfig
 from .outputs import OutputChunk, RequestOutput
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
-from .request import Request
+from .request import Request, RequestFields
 from .request_check import check_request
 from .runner import ModelRunner
 from .tokenizer import load_tokenizer
@@ -63,9 +64,9 @@ class LLM:
     ) -> None:
         self.config = _engine_config(engine_options)
         self.model_name = model or default_model()
-        self.num_threads = num_threads or default_num_threads()
+        self.num_threads = _checked_num_threads(num_threads)
         torch.set_num_threads(self.num_threads)
-        kernels = select_kernels(device)
+        kernels = _select_kernels(device)
         checkpoint = resolve_model(self.model_name)
         self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
         with _ProgressBar("Loading weights", show_progress) as progress:
@@ -85,6 +86,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | None = None,
+        **request_fields: Unpack[RequestFields],
     ) -> list[RequestOutput]:
         """Run prompts to their end; one output per prompt, in order.
 
@@ -92,6 +94,7 @@ class LLM:
             prompts: one or many of: text, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of chat messages.
             sampling_params: one for all, or one per prompt; None takes the defaults.
             use_tqdm: draw a progress bar; None does so on a terminal when there are several prompts.
+            request_fields: `priority` and `cache_namespace` of every request (see Request).
 
         Raises:
             InvalidRequestError: a prompt is refused; the message names its index, and none is run.
@@ -101,7 +104,7 @@ class LLM:
         prompt_list = as_prompt_list(prompts)
         params_list = _one_per_prompt(sampling_params, len(prompt_list))
         requests = [
-            _named(idx, lambda prompt=prompt, params=params: self._request(prompt, params))  # type: ignore[misc]
+            _named(idx, lambda prompt=prompt, params=params: self._request(prompt, params, **request_fields))  # type: ignore[misc]
             for idx, (prompt, params) in enumerate(zip(prompt_list, params_list, strict=True))
         ]
         handles = self._loop.submit_many(requests)
@@ -113,6 +116,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | None = None,
+        **request_fields: Unpack[RequestFields],
     ) -> list[RequestOutput]:
         """Like `generate` for one conversation (a list of messages) or a list of conversations."""
         conversations = [messages] if is_conversation(messages) else list(messages)
@@ -122,12 +126,12 @@ class LLM:
                     f"conversation {idx} must be a non-empty list of messages with 'role' and 'content', "
                     f"not {conversation!r}"
                 )
-        return self.generate(conversations, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(conversations, sampling_params, use_tqdm=use_tqdm, **request_fields)
 
     def submit(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Any
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Unpack[RequestFields]
     ) -> RequestHandle:
-        """Queue one prompt and return at once; `request_fields` are fields of Request such as priority."""
+        """Queue one prompt and return at once. Raises InvalidRequestError if it is refused."""
         return self._loop.submit(self._request(prompt, sampling_params or SamplingParams(), **request_fields))
 
     def submit_requests(self, requests: list[Request]) -> list[RequestHandle]:
@@ -135,10 +139,10 @@ class LLM:
         return self._loop.submit_many(requests)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Unpack[RequestFields]
     ) -> Generator[OutputChunk, None, None]:
         """Run one prompt and yield what each step adds. Leaving the loop early cancels the request."""
-        handle = self.submit(prompt, sampling_params)
+        handle = self.submit(prompt, sampling_params, **request_fields)
         try:
             yield from handle.stream()
         finally:
@@ -177,7 +181,12 @@ class LLM:
     ) -> None:
         self.shutdown()
 
-    def _request(self, prompt: Prompt, params: SamplingParams, **request_fields: Any) -> Request:
+    def _request(self, prompt: Prompt, params: SamplingParams, **request_fields: Unpack[RequestFields]) -> Request:
+        unknown = sorted(set(request_fields) - set(RequestFields.__annotations__))
+        if unknown:
+            raise InvalidRequestError(
+                f"unknown argument {unknown[0]!r}; a request may have {sorted(RequestFields.__annotations__)}"
+            )
         text, token_ids = tokenize_prompt(prompt, self.tokenizer)
         request = Request(
             request_id=self.new_request_id(),
@@ -230,6 +239,21 @@ def _engine_config(options: dict[str, Any]) -> EngineConfig:
     if unknown:
         raise InvalidConfigError(f"unknown option {unknown[0]!r}; the engine knows {sorted(known)}")
     return EngineConfig(**options)
+
+
+def _checked_num_threads(num_threads: int | None) -> int:
+    if num_threads is None:
+        return default_num_threads()
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+        raise InvalidConfigError(f"num_threads={num_threads!r} must be a positive integer, or None for all cores")
+    return num_threads
+
+
+def _select_kernels(device: str) -> Kernels:
+    try:
+        return select_kernels(device)
+    except ValueError as error:
+        raise InvalidConfigError(str(error)) from error
 
 
 def _one_per_prompt(

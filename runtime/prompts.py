@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from .chat_message import ChatTemplateError
 from .errors import InvalidRequestError
 from .tokenizer import Tokenizer
 
@@ -41,13 +42,16 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, t
     wants one. In a conversation only the chat template makes special tokens, never a message.
 
     Raises:
-        InvalidRequestError: the prompt is empty or of an unknown form.
-        ChatTemplateError: the conversation does not fit the model's template, or it has none.
+        InvalidRequestError: the prompt is empty or of an unknown form, or a conversation does not fit the model's
+            template, or it has none.
     """
     if isinstance(prompt, str):
         return prompt, _encode_text(prompt, tokenizer)
     if is_conversation(prompt):
-        return None, tuple(tokenizer.encode_segments(tokenizer.chat_template.segments(prompt)))
+        try:
+            return None, tuple(tokenizer.encode_segments(tokenizer.chat_template.segments(prompt)))
+        except ChatTemplateError as error:
+            raise InvalidRequestError(str(error)) from error
     if isinstance(prompt, Mapping):
         text = prompt.get("prompt")
         if "prompt_token_ids" in prompt:

@@ -5,8 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from ..sampling_params import SamplingParams
+
+
+class RequestFields(TypedDict, total=False):
+    """What a caller may say of a request beside its prompt and sampling parameters; see Request."""
+
+    priority: int
+    cache_namespace: Hashable
+    shared_prefix_len: int
+    prompt_logprobs_start: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

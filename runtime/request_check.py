@@ -49,6 +49,7 @@ def check_request(request: Request, limits: RequestLimits) -> None:
     _check_token_ids("stop_token_ids", params.stop_ids, limits.vocab_size)
     _check_token_ids("logit_bias", params.logit_bias or (), limits.vocab_size)
     _check_lengths(request, limits)
+    _check_fields(request)
 
 
 def _check_token_ids(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
@@ -82,11 +83,19 @@ def _check_lengths(request: Request, limits: RequestLimits) -> None:
             f"max_num_batched_tokens={limits.max_num_batched_tokens} and enable_chunked_prefill is off: "
             "turn it on or raise max_num_batched_tokens"
         )
-    if not 0 <= request.prompt_logprobs_start <= prompt_len:
-        raise InvalidRequestError(
-            f"prompt_logprobs_start={request.prompt_logprobs_start} must lie in [0, {prompt_len}] (the prompt's length)"
-        )
-    if not 0 <= request.shared_prefix_len <= prompt_len:
-        raise InvalidRequestError(
-            f"shared_prefix_len={request.shared_prefix_len} must lie in [0, {prompt_len}] (the prompt's length)"
-        )
+
+
+def _check_fields(request: Request) -> None:
+    prompt_len = len(request.prompt_token_ids)
+    for name, value in (
+        ("prompt_logprobs_start", request.prompt_logprobs_start),
+        ("shared_prefix_len", request.shared_prefix_len),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= prompt_len:
+            raise InvalidRequestError(f"{name}={value!r} must be an integer in [0, {prompt_len}] (the prompt's length)")
+    if isinstance(request.priority, bool) or not isinstance(request.priority, int):
+        raise InvalidRequestError(f"priority={request.priority!r} must be an integer; lower is served earlier")
+    try:
+        hash(request.cache_namespace)
+    except TypeError as error:
+        raise InvalidRequestError(f"cache_namespace={request.cache_namespace!r} must be hashable: {error}") from error

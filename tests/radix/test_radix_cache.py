@@ -265,3 +265,24 @@ def test_a_copy_that_was_not_carried_out_is_not_kept() -> None:
     cache.release(table)
     assert (cache.num_free_blocks, cache.num_tree_blocks) == (7, 1)
     cache.check_invariants()
+
+
+def test_notes_of_a_partial_block_outlive_the_duplicate() -> None:
+    """Whoever learned something about tokens the tree has already, or covers, leaves the note with the block that stays."""
+    cache = PrefixCache(8, 4)
+    plain, _ = cache.acquire([1, 2, 3, 4, 5, 6], cache.match([1, 2, 3, 4, 5, 6]), 6) or pytest.fail("no room")
+    noted, _ = cache.acquire([1, 2, 3, 4, 5, 6], cache.match([]), 6) or pytest.fail("no room")
+    longer, _ = cache.acquire([1, 2, 3, 4, 5, 6, 7], cache.match([]), 7) or pytest.fail("no room")
+    for table in (plain, noted, longer):
+        cache.commit(table, len(table.token_ids))
+    cache.release(plain)
+    cache.annotate(noted.block_ids[1], "note")
+    cache.release(noted)
+    tail_block_id = cache.match([1, 2, 3, 4, 5, 6]).tail_block_id
+    assert tail_block_id is not None
+    assert cache.annotation(tail_block_id) == "note"
+    cache.release(longer)
+    covering = cache.match([1, 2, 3, 4, 5, 6, 7]).tail_block_id
+    assert covering is not None
+    assert cache.annotation(covering) == "note"
+    cache.check_invariants()

@@ -35,13 +35,14 @@ Slot = tuple[str | None, tuple[int, ...]]
 class WatchedPool(BlockPool):
     """Knows what was allocated since the last step, and refuses an allocation on request.
 
-    `notes` says what should be annotated to each block.
+    `notes` says what should be annotated to each block, `moves` between which blocks notes went over.
     """
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
         self.fresh: set[int] = set()
         self.notes: dict[int, object] = {}
+        self.moves: list[tuple[int, int]] = []
         self.num_allocations_to_fail = 0
         self.has_failed = False
 
@@ -53,6 +54,12 @@ class WatchedPool(BlockPool):
         block_ids = super().allocate(num_blocks)
         self.fresh.update(block_ids or ())
         return block_ids
+
+    def move_annotation(self, src_block_id: int, dst_block_id: int) -> None:
+        super().move_annotation(src_block_id, dst_block_id)
+        if src_block_id in self.notes:
+            self.notes.setdefault(dst_block_id, self.notes.pop(src_block_id))
+            self.moves.append((src_block_id, dst_block_id))
 
     def free(self, block_ids: Iterable[int]) -> None:
         block_ids = list(block_ids)
@@ -330,8 +337,7 @@ class CacheMachine(RuleBasedStateMachine):
         for old, new in zip(before, table.block_ids, strict=True):
             if old != new:
                 assert self.pool.state(old) == BlockState.FREE
-                if old in notes:
-                    self.pool.notes.setdefault(new, notes[old])
+                assert (old, new) in self.pool.moves or old not in notes
         self.read_all(running, end)
 
     @precondition(lambda self: self.running)
@@ -366,6 +372,11 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.cache.check_invariants()
+        for src_block_id, dst_block_id in self.pool.moves:  # notes are about tokens: both blocks must hold the same
+            src, dst = self.contents[src_block_id], self.contents[dst_block_id]
+            assert src
+            assert all(src[slot] == dst[slot] for slot in src.keys() & dst.keys())
+        self.pool.moves.clear()
         for block_id in range(self.cache.num_blocks):
             assert self.cache.annotation(block_id) is self.pool.notes.get(block_id)
         assert self.cache.num_available_blocks == self.num_unused_blocks(())

