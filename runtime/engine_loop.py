@@ -31,10 +31,14 @@ class RequestHandle:
     """A submitted request as its owner sees it. Every method may be called from any thread.
 
     Chunks are kept, so a stream started late or a second time begins at the first chunk.
+
+    Attributes:
+        owner: kept alive as long as the handle is, for an engine may end with its last user.
     """
 
     def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
         self.request = request
+        self.owner: object | None = None
         self._abort = abort
         self._changed = threading.Condition()
         self._chunks: list[OutputChunk] = []
@@ -189,15 +193,7 @@ class EngineLoop:
                 self._handles[handle.request.request_id] = handle
 
     def _run(self) -> None:
-        while True:
-            with self._wakeup:
-                self._wakeup.wait_for(lambda: self._inbox or self._is_stopping or self._engine.has_work)
-                inbox, self._inbox = self._inbox, []
-                is_stopping = self._is_stopping
-            for message in inbox:
-                message()
-            if is_stopping:
-                return self._end_all(EngineStoppedError("the engine was shut down while this request ran"))
+        while self._take_messages():
             if self._engine.has_work:
                 try:
                     self._publish(self._engine.step())
@@ -206,6 +202,20 @@ class EngineLoop:
                     with self._wakeup:
                         self._is_stopping = True
                     return self._end_all(error)
+        return self._end_all(EngineStoppedError("the engine was shut down while this request ran"))
+
+    def _take_messages(self) -> bool:
+        """Wait for something to do and carry out what was posted; False once the loop is to stop.
+
+        A method of its own so that the waiting thread holds on to no message, and through it to no request.
+        """
+        with self._wakeup:
+            self._wakeup.wait_for(lambda: self._inbox or self._is_stopping or self._engine.has_work)
+            inbox, self._inbox = self._inbox, []
+            is_stopping = self._is_stopping
+        for message in inbox:
+            message()
+        return not is_stopping
 
     def _publish(self, chunks: list[OutputChunk]) -> None:
         for chunk in chunks:

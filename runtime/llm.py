@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Generator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -63,7 +64,7 @@ class LLM:
         **engine_options: Any,
     ) -> None:
         self.config = _engine_config(engine_options)
-        self.model_name = model or default_model()
+        self.model_name = default_model() if model is None else model
         self.num_threads = _checked_num_threads(num_threads)
         torch.set_num_threads(self.num_threads)
         kernels = _select_kernels(device)
@@ -78,6 +79,8 @@ class LLM:
         runner = ModelRunner(network, kernels, _num_blocks(self.config, network.config), self.config.block_size)
         self._engine = Engine(self.config, runner, self.tokenizer, network.max_model_len)
         self._loop = EngineLoop(self._engine)
+        # Also at exit: a thread that is inside a kernel when the interpreter goes away takes the process down with it.
+        weakref.finalize(self, self._loop.shutdown)
         self._request_ids = itertools.count()
 
     def generate(
@@ -107,8 +110,7 @@ class LLM:
             _named(idx, lambda prompt=prompt, params=params: self._request(prompt, params, **request_fields))  # type: ignore[misc]
             for idx, (prompt, params) in enumerate(zip(prompt_list, params_list, strict=True))
         ]
-        handles = self._loop.submit_many(requests)
-        return self._wait_all(handles, use_tqdm)
+        return self._wait_all(self.submit_requests(requests), use_tqdm)
 
     def chat(
         self,
@@ -119,6 +121,8 @@ class LLM:
         **request_fields: Unpack[RequestFields],
     ) -> list[RequestOutput]:
         """Like `generate` for one conversation (a list of messages) or a list of conversations."""
+        if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+            raise InvalidRequestError(f"messages must be a list of messages or of conversations, not {messages!r}")
         conversations = [messages] if is_conversation(messages) else list(messages)
         for idx, conversation in enumerate(conversations):
             if not is_conversation(conversation):
@@ -132,11 +136,14 @@ class LLM:
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Unpack[RequestFields]
     ) -> RequestHandle:
         """Queue one prompt and return at once. Raises InvalidRequestError if it is refused."""
-        return self._loop.submit(self._request(prompt, sampling_params or SamplingParams(), **request_fields))
+        return self.submit_requests([self._request(prompt, sampling_params or SamplingParams(), **request_fields)])[0]
 
     def submit_requests(self, requests: list[Request]) -> list[RequestHandle]:
         """Queue requests so that one step takes them all in; all are refused if one is. Ids must be unique."""
-        return self._loop.submit_many(requests)
+        handles = self._loop.submit_many(requests)
+        for handle in handles:
+            handle.owner = self
+        return handles
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Unpack[RequestFields]
@@ -172,6 +179,9 @@ class LLM:
     def shutdown(self) -> None:
         """Stop the engine's thread. Idempotent."""
         self._loop.shutdown()
+
+    def __repr__(self) -> str:
+        return f"LLM({self.model_name!r}, {self.kernels_name} kernels, context of {self.max_context_len} tokens)"
 
     def __enter__(self) -> LLM:
         return self
@@ -237,7 +247,8 @@ def _engine_config(options: dict[str, Any]) -> EngineConfig:
     known = {option.name for option in dataclasses.fields(EngineConfig)}
     unknown = sorted(set(options) - known)
     if unknown:
-        raise InvalidConfigError(f"unknown option {unknown[0]!r}; the engine knows {sorted(known)}")
+        names = sorted(known | {"device", "num_threads", "show_progress"})
+        raise InvalidConfigError(f"unknown option {unknown[0]!r}; an LLM takes a model and {', '.join(names)}")
     return EngineConfig(**options)
 
 
@@ -263,6 +274,10 @@ def _one_per_prompt(
         return [SamplingParams()] * num_prompts
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * num_prompts
+    if not isinstance(sampling_params, Sequence):
+        raise InvalidRequestError(
+            f"sampling_params must be a SamplingParams or a list of them, not {sampling_params!r}"
+        )
     params_list = list(sampling_params)
     if len(params_list) != num_prompts:
         raise InvalidRequestError(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+
 import pytest
 
 from ramet import LLM, EngineConfig, InvalidConfigError, InvalidRequestError, ModelLoadError, SamplingParams
@@ -57,6 +61,7 @@ def test_parameters_per_prompt_keep_their_order(smollm2: LLM):
         (3, ONE, "prompts must be a prompt or a list of prompts, not int"),
         ([{"text": "x"}], ONE, "has no known form"),
         (["a", "b"], [ONE], "1 sampling_params for 2 prompts"),
+        (["a"], {"max_tokens": 3}, "sampling_params must be a SamplingParams or a list of them, not {'max_tokens': 3}"),
         (["a"], ["hot"], r"sampling_params\[0\] must be a SamplingParams, not 'hot'"),
         (["a"], SamplingParams(max_tokens=9000), "prompt 0: .* exceeds the context limit of 8192 tokens"),
     ],
@@ -69,10 +74,10 @@ def test_what_is_refused_names_the_prompt_and_runs_nothing(smollm2: LLM, prompts
 
 
 def test_chat_refuses_what_is_no_conversation(smollm2: LLM):
-    for messages in ([], ["hello"], [[]], [{"content": "no role"}]):
-        if messages == []:
-            assert smollm2.chat(messages, ONE) == []
-            continue
+    assert smollm2.chat([], ONE) == []
+    with pytest.raises(InvalidRequestError, match="messages must be a list of messages or of conversations, not 'Hi'"):
+        smollm2.chat("Hi", ONE)
+    for messages in (["hello"], [[]], [{"content": "no role"}]):
         with pytest.raises(InvalidRequestError, match="conversation 0 must be a non-empty list of messages"):
             smollm2.chat(messages, ONE)
 
@@ -100,7 +105,9 @@ def test_reset_forgets_what_was_cached(smollm2: LLM):
 
 
 def test_unknown_options_and_models_are_refused_before_anything_is_loaded():
-    with pytest.raises(InvalidConfigError, match=r"unknown option 'gpu_memory'; the engine knows \['block_size'"):
+    with pytest.raises(
+        InvalidConfigError, match="unknown option 'gpu_memory'; an LLM takes a model and block_size, check"
+    ):
         LLM("smollm2", gpu_memory=1)
     with pytest.raises(InvalidConfigError, match="schedule_policy='speed' is unknown"):
         LLM("smollm2", schedule_policy="speed")
@@ -151,8 +158,37 @@ def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
 
 def test_namespaces_keep_caches_apart(smollm2: LLM):
     prompt = "What is in this cache stays in this cache, whatever anybody says. " * 2
-    cached = [
-        smollm2.generate(prompt, ONE, cache_namespace=name)[0].num_cached_tokens for name in ("a", "b", "a")
-    ]
+    cached = [smollm2.generate(prompt, ONE, cache_namespace=name)[0].num_cached_tokens for name in ("a", "b", "a")]
     assert cached[:2] == [0, 0]
     assert cached[2] > 16
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "handle = llm.submit('Once', params)",
+        "next(llm.stream('Once', params)); sys.exit(0)",
+        "llm.submit('Once', params); del llm",
+        "handle = llm.submit('Once', params); llm.shutdown()",
+    ],
+)
+def test_a_script_may_end_while_something_is_generated(ending):
+    program = (
+        "import sys; from ramet import LLM, SamplingParams; llm = LLM('smollm2');"
+        "params = SamplingParams(max_tokens=2000, ignore_eos=True);" + ending
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_an_llm_that_nobody_holds_stops_its_thread():
+    llm = LLM("smollm2")
+    handle = llm.submit("Once", SamplingParams(max_tokens=3, ignore_eos=True))
+    thread = llm._loop._thread
+    del llm
+    gc.collect()
+    assert len(handle.result(timeout=60).outputs[0].token_ids) == 3
+    del handle
+    gc.collect()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
