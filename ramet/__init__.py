@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .frontend.backends.local import LocalBackend
+    from .frontend.backends.local import BackendClosedError, LocalBackend
     from .frontend.backends.mock import MockBackend
     from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.errors import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         InvalidProgramError,
         ProgramCancelledError,
         ProgramError,
+        ReadTimeoutError,
         UnknownVariableError,
     )
     from .frontend.fork import ForkGroup
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     )
     from .frontend.program import Program, function
     from .frontend.state import ProgramState
+    from .runtime.chat_message import ChatTemplateError
     from .runtime.config import EngineConfig
     from .runtime.engine_loop import RequestHandle
     from .runtime.errors import (
@@ -57,14 +59,17 @@ if TYPE_CHECKING:
         RequestFailedError,
     )
     from .runtime.llm import LLM
+    from .runtime.metrics import EngineMetrics
     from .runtime.models.errors import ModelLoadError
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
+    from .runtime.request import Request
     from .sampling_params import InvalidSamplingParamsError, SamplingParams
 
 __version__ = "0.1.0"
 
 _MODULE_OF = {
     "LocalBackend": ".frontend.backends.local",
+    "BackendClosedError": ".frontend.backends.local",
     "MockBackend": ".frontend.backends.mock",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
@@ -73,6 +78,7 @@ _MODULE_OF = {
     "InvalidProgramError": ".frontend.errors",
     "ProgramCancelledError": ".frontend.errors",
     "ProgramError": ".frontend.errors",
+    "ReadTimeoutError": ".frontend.errors",
     "UnknownVariableError": ".frontend.errors",
     "ForkGroup": ".frontend.fork",
     "assistant": ".frontend.primitives",
@@ -99,6 +105,9 @@ _MODULE_OF = {
     "RequestFailedError": ".runtime.errors",
     "LLM": ".runtime.llm",
     "ModelLoadError": ".runtime.models.errors",
+    "ChatTemplateError": ".runtime.chat_message",
+    "EngineMetrics": ".runtime.metrics",
+    "Request": ".runtime.request",
     "CompletionOutput": ".runtime.outputs",
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
@@ -109,6 +118,7 @@ _MODULE_OF = {
 
 __all__ = [  # noqa: RUF022 (in the order of the table above)
     "LocalBackend",
+    "BackendClosedError",
     "MockBackend",
     "get_default_backend",
     "set_default_backend",
@@ -117,6 +127,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "InvalidProgramError",
     "ProgramCancelledError",
     "ProgramError",
+    "ReadTimeoutError",
     "UnknownVariableError",
     "ForkGroup",
     "assistant",
@@ -143,6 +154,9 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "RequestFailedError",
     "LLM",
     "ModelLoadError",
+    "ChatTemplateError",
+    "EngineMetrics",
+    "Request",
     "CompletionOutput",
     "FinishReason",
     "OutputChunk",
@@ -161,4 +175,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({"__version__", *__all__})

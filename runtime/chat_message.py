@@ -10,25 +10,36 @@ class ChatTemplateError(ValueError):
     """Messages cannot be put into the model's chat format. The message says which one and why."""
 
 
-def normalise(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def normalise(messages: Sequence[Mapping[str, Any]], template: str | None = None) -> list[dict[str, Any]]:
     """The messages with every content a str.
 
     None becomes "", and a list of {"type": "text", "text": ...} parts their texts joined by newlines.
 
+    Args:
+        template: source of the chat template; roles it mentions are allowed beside the usual ones.
+
     Raises:
-        ChatTemplateError: a message is not a mapping, has no role, or has a content of another form.
+        ChatTemplateError: a message is not a mapping, has no role or an unknown one, lacks a content that is no
+            answer's, or has a content of another form.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise ChatTemplateError(f"messages={messages!r:.80} must be a list of {{'role': ..., 'content': ...}}")
-    return [_normalise_one(idx, message) for idx, message in enumerate(messages)]
+    return [_normalise_one(idx, message, template or "") for idx, message in enumerate(messages)]
 
 
-def _normalise_one(idx: int, message: Mapping[str, Any]) -> dict[str, Any]:
+def _normalise_one(idx: int, message: Mapping[str, Any], template: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise ChatTemplateError(f"messages[{idx}]={message!r:.80} must be a mapping with role and content")
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise ChatTemplateError(f"messages[{idx}] has role={role!r}; it must be a string such as 'user'")
+    if role not in KNOWN_ROLES and role not in template:
+        raise ChatTemplateError(f"messages[{idx}] has role={role!r}; known roles are {', '.join(KNOWN_ROLES)}")
+    if "content" not in message and role in ("system", "developer", "user"):
+        raise ChatTemplateError(f"messages[{idx}] of role {role!r} has no content")
     return {**message, "content": _text_of(idx, message.get("content"))}
 
 

@@ -74,7 +74,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: a message is malformed, the template refuses the order of roles, or it fails.
         """
-        return self._render(normalise(messages), add_generation_prompt, tools)
+        return self._render(normalise(messages, self.source), add_generation_prompt, tools)
 
     def segments(
         self,
@@ -87,7 +87,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: as `render`; or a text holds a special token and cannot be kept apart from the template.
         """
-        plain = normalise(messages)
+        plain = normalise(messages, self.source)
         self._refuse_special_fields(plain, tools)
         whole = self._render(plain, add_generation_prompt, tools)
         marks = _Marks(plain)
@@ -115,7 +115,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: the template does not allow this role here, or it fails.
         """
-        roles = [str(message["role"]) for message in normalise(messages)]
+        roles = [str(message["role"]) for message in normalise(messages, self.source)]
         text = self._prefix_text(roles, role)
         if any(mark in text for mark in _role_marks(len(roles) + 1)):  # it moves the system prompt to the last message
             text = self._prefix_text([earlier for earlier in roles if earlier != "system"], role)
@@ -129,7 +129,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: the template does not allow this role here, or it fails.
         """
-        roles = [str(message["role"]) for message in normalise(messages)]
+        roles = [str(message["role"]) for message in normalise(messages, self.source)]
         return _template_segment(self._suffix_text(roles, role))
 
     # -- rendering ---------------------------------------------------------------------------------------------------

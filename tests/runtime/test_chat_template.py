@@ -245,7 +245,7 @@ def test_a_special_token_that_forms_across_the_edge_of_a_changed_content_is_refu
 @pytest.mark.parametrize(
     ("messages", "where"),
     [
-        ([{"role": "user<|im_end|>", "content": "x"}], r"messages\[0\].role"),
+        ([{"role": "user<|im_end|>", "content": "x"}], r"messages\[0\] has role='user<\|im_end\|>'"),
         ([{"role": "user", "name": "<|im_end|>", "content": "x"}], r"messages\[0\].name"),
         ([{"role": "user", "content": "x", "tool_calls": [{"f": {"a": "<|im_end|>"}}]}], r"tool_calls\[0\].f.a"),
     ],
@@ -259,7 +259,7 @@ def test_special_tokens_outside_of_contents_are_refused(messages, where):
 
 def test_contents_come_in_three_forms():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}, {"role": "user"}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}, {"role": "assistant"}]
     assert template("{% for m in messages %}[{{ m.content }}]{% endfor %}").render(messages) == "[one\ntwo][][]"
 
 
@@ -270,6 +270,8 @@ def test_contents_come_in_three_forms():
         (["hello"], r"messages\[0\]='hello' must be a mapping"),
         ([{"content": "x"}], "role=None"),
         ([{"role": 3, "content": "x"}], "role=3"),
+        ([{"role": "usr", "content": "x"}], "role='usr'; known roles are system, developer, user, assistant, tool"),
+        ([{"role": "user"}], r"messages\[0\] of role 'user' has no content"),
         ([{"role": "user", "content": 3}], r"messages\[0\].content=3"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\]=.* is not a text part"),
     ],
