@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from ..sampling_params import SamplingParams
 from .generation import Generation
@@ -29,11 +29,13 @@ class GenerateCall:
     Attributes:
         prompt_token_ids: the whole text so far; never empty.
         shared_prefix_len: leading tokens that sibling branches of a fork share, so that they are computed once.
+        name: the variable it binds, for display.
     """
 
     prompt_token_ids: tuple[int, ...]
     sampling_params: SamplingParams
     shared_prefix_len: int = 0
+    name: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,13 @@ class ScoreCall:
         prompt_token_ids: what all continuations follow. May be empty: then the first token of a continuation has
             no log-probability and None is reported for it.
         continuations: token ids, each non-empty.
-        shared_prefix_len: as for GenerateCall.
+        shared_prefix_len, name: as for GenerateCall.
     """
 
     prompt_token_ids: tuple[int, ...]
     continuations: tuple[tuple[int, ...], ...]
     shared_prefix_len: int = 0
+    name: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ Scoring = Handle[ScoreResult]
 """A select under way."""
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Runs a model for the language. All methods may be called from several threads at once.
 

@@ -38,9 +38,10 @@ class BatchOptions:
 
 
 def run_batch(items: Sequence[BatchItem], options: BatchOptions, *, name: str) -> list[ProgramState]:
-    """Run every item to its end; one state per item, in order. If interrupted, everything that runs is cancelled."""
-    if not items:
-        return []
+    """Run every item to its end; one state per item, in order. There is at least one.
+
+    If interrupted, everything that runs is cancelled.
+    """
     progress = Progress(name, len(items)) if options.has_progress else None
     num_threads = min(options.max_concurrency, len(items))
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix=f"ramet-{name}")

@@ -78,7 +78,7 @@ class Failure:
     def of_dependent(self, record: CallRecord) -> Failure:
         """The failure of a call that could not run because of this one."""
         if self.error_type is ProgramCancelledError:
-            return Failure(f"{record.describe()} was cancelled", self.cause, ProgramCancelledError)
+            return Failure(f"{record.describe()} was cancelled: {self.message}", self.cause, ProgramCancelledError)
         return Failure(f"{record.describe()} was not run: {self.message}", self.to_error())
 
 

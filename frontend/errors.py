@@ -47,5 +47,10 @@ class UnknownVariableError(KeyError):
         return self.message
 
 
+def raised_message(program_name: str, error: BaseException) -> str:
+    """That a program's body raised `error`, in words."""
+    return f"the program {program_name!r} raised {type(error).__name__}: {error}"
+
+
 class ReadTimeoutError(TimeoutError):
     """A value was not there within the timeout the reader gave."""

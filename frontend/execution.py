@@ -68,7 +68,7 @@ class GenExecution:
         self._tokens = tokens
         call.record.set_prompt(tokens.token_ids, len(tokens.token_ids))
         self._generation = backend.generate(
-            GenerateCall(tuple(tokens.token_ids), params, shared_prefix_len=tokens.shared_prefix_len)
+            GenerateCall(tuple(tokens.token_ids), params, tokens.shared_prefix_len, call.record.name)
         )
 
     @property
@@ -118,11 +118,12 @@ class SelectExecution:
             )
         call.record.set_prompt(tokens.token_ids, len(tokens.token_ids))
         prompt = tuple(tokens.token_ids)
-        self._scoring: Scoring = backend.score(ScoreCall(prompt, self._continuations, tokens.shared_prefix_len))
+        name = call.record.name
+        self._scoring: Scoring = backend.score(ScoreCall(prompt, self._continuations, tokens.shared_prefix_len, name))
         self._unconditional: Scoring | None = None
         if call.method is not None and call.method.needs_unconditional:
             start = tuple(backend.encode([], at_start=True))
-            self._unconditional = backend.score(ScoreCall(start, self._continuations))
+            self._unconditional = backend.score(ScoreCall(start, self._continuations, name=name))
 
     @property
     def handles(self) -> Sequence[Handle[Any]]:

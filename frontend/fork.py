@@ -55,6 +55,15 @@ class ForkGroup(Generic[BranchT]):
         return len(self._branches)
 
     def __getitem__(self, idx: int) -> BranchT:
+        """
+        Raises:
+            InvalidProgramError: a name instead of an index.
+        """
+        if isinstance(idx, str):
+            raise InvalidProgramError(
+                f"a fork has no variables of its own: read {idx!r} of one branch with forks[i][{idx!r}], or of all "
+                f"with forks.join()[{idx!r}]; once joined, the state that was forked has it too"
+            )
         return self._branches[idx]
 
     def __setitem__(self, idx: int, branch: BranchT) -> None:

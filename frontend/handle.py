@@ -22,6 +22,7 @@ class Handle(Generic[T]):
         self._future: Future[T] = Future()
         self._cancel_lock = threading.Lock()
         self._on_cancel = on_cancel
+        self._is_cancelled = False
 
     def finish(self, result: T) -> None:
         """Settle with a result. Runs the callbacks in the calling thread."""
@@ -52,9 +53,15 @@ class Handle(Generic[T]):
         """Call `callback` once settled, or now if that has passed. It must not block or raise."""
         self._future.add_done_callback(lambda _: callback())
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was given up before it had an outcome."""
+        return self._is_cancelled
+
     def cancel(self) -> None:
         """Say that the outcome is no longer wanted."""
         with self._cancel_lock:
+            self._is_cancelled = self._is_cancelled or not self._future.done()
             on_cancel, self._on_cancel = self._on_cancel, None
         if on_cancel is not None and not self._future.done():
             on_cancel()

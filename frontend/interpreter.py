@@ -18,7 +18,7 @@ from .backend import Message
 from .calls import Call, Failure
 from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
-from .primitives import RoleBegin, RoleEnd, Text
+from .primitives import RoleBegin, RoleEnd, Text, with_article
 from .run_context import RunContext
 from .token_log import TokenLog
 
@@ -240,7 +240,7 @@ class Interpreter:
         try:
             self._add_literal(operation)
         except Exception as error:
-            self._fail(Failure(f"a {self._role or 'chat'} message cannot be written: {error}", error))
+            self._fail(Failure(f"{with_article(self._role or 'chat')} message cannot be written: {error}", error))
         return None
 
     def _submit(self, call: Call) -> Execution | None:
@@ -283,9 +283,10 @@ class Interpreter:
     def _fail_call(self, call: Call, error: BaseException) -> None:
         cancelled = self._failure or self._run.cancellation
         if cancelled is not None and cancelled.error_type is ProgramCancelledError:
-            failure = cancelled.of_dependent(call.record)
-        else:
-            failure = Failure(f"{call.record.describe()} failed: {error}", error)
+            self._fail(cancelled)
+            call.fail(cancelled.of_dependent(call.record))
+            return
+        failure = Failure(f"{call.record.describe()} failed: {error}", error)
         self._fail(failure)
         call.fail(failure)
 

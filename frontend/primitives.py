@@ -14,6 +14,7 @@ from typing import Any
 from ..sampling_params import SamplingParams
 from .choices import ChoicesMethod, resolve_choices_method
 from .errors import InvalidProgramError
+from .suggestions import checks_names
 
 ROLES = ("system", "user", "assistant")
 
@@ -86,6 +87,11 @@ class Concat(Expression):
         return self.items
 
 
+def with_article(role: str) -> str:
+    """The role with its indefinite article."""
+    return f"{'an' if role == 'assistant' else 'a'} {role}"
+
+
 def as_expression(value: Expression | str | Sequence[Expression | str]) -> Expression:
     """Strings become Text, lists and tuples a Concat.
 
@@ -104,6 +110,7 @@ def as_expression(value: Expression | str | Sequence[Expression | str]) -> Expre
     )
 
 
+@checks_names
 def gen(
     name: str | None = None,
     max_tokens: int | None = None,
@@ -156,6 +163,7 @@ def gen(
     return Gen(_checked_name("gen", name), MappingProxyType(given))
 
 
+@checks_names
 def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,

@@ -6,12 +6,14 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import update_wrapper
 from typing import Any, overload
 
+from .backend import Backend
 from .batch import BatchItem, BatchOptions, run_batch
-from .default_backend import get_default_backend
-from .errors import InvalidProgramError
+from .default_backend import as_backend, get_default_backend
+from .errors import InvalidProgramError, raised_message
 from .primitives import Expression
 from .run_context import RunContext
 from .run_options import RunOptions, split_arguments
@@ -56,9 +58,10 @@ class Program:
     def run(self, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the body in this thread and return its state. Values may still be on their way; reading them waits.
 
-        Keyword arguments the body does not declare are options: `backend`, `on_error` ("raise" lets what the body
-        raises through; "return" gives the state, whose reads raise it), `stream` (see `stream`), and the fields
-        of SamplingParams (`max_new_tokens` also works) as defaults for every gen.
+        Keyword arguments the body does not declare are options: `backend` (a backend, an LLM or a model name),
+        `on_error` ("raise" lets what the body raises through; "return" gives the state, whose reads raise it),
+        `stream` (see `stream`), and the fields of SamplingParams (`max_new_tokens` also works) as defaults for every
+        gen.
 
         Raises:
             InvalidProgramError: arguments that fit neither the body nor the options.
@@ -86,9 +89,10 @@ class Program:
     def stream(self, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the body in a thread of its own and return the state at once, to read with `text_iter`.
 
-        Takes the arguments of `run`. What the body raises is raised by reads of the state.
+        Takes the arguments of `run` apart from `stream`. What the body raises is raised by reads of the state.
         """
-        return self.run(*args, **{**kwargs, "stream": True})
+        own, options = split_arguments(self.name, self._signature, kwargs, "stream")
+        return self._run(args, own, replace(options, stream=True))
 
     def run_batch(
         self,
@@ -113,22 +117,18 @@ class Program:
         Raises:
             InvalidProgramError: the items or options are not of the right form; nothing has run then.
         """
-        own, run_options = split_arguments(self.name, self._signature, options)
+        own, run_options = split_arguments(self.name, self._signature, options, "run_batch")
         if own:
             raise InvalidProgramError(
                 f"run_batch takes arguments of {self.name} from the items, or from bind: {sorted(own)}"
             )
         checked = [_checked_item(idx, item) for idx, item in enumerate(_listed(items))]
         batch_options = BatchOptions(max_concurrency=max_concurrency, has_progress=progress_bar)
-        sampling = run_options.sampling
-        backend = run_options.backend if run_options.backend is not None or not checked else get_default_backend()
+        if not checked:
+            return []
+        run_options = replace(run_options, backend=_backend_of(run_options))
         return run_batch(
-            [
-                self._batch_item(args, kwargs, RunOptions(backend=backend, sampling=sampling))
-                for args, kwargs in checked
-            ],
-            batch_options,
-            name=self.name,
+            [self._batch_item(args, kwargs, run_options) for args, kwargs in checked], batch_options, name=self.name
         )
 
     def _batch_item(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: RunOptions) -> BatchItem:
@@ -155,8 +155,7 @@ class Program:
         return self.run(*args, **kwargs)
 
     def _new_scope(self, options: RunOptions) -> Scope:
-        backend = options.backend if options.backend is not None else get_default_backend()
-        return Scope(RunContext(self.name, backend, options.sampling))
+        return Scope(RunContext(self.name, _backend_of(options), options.sampling))
 
     def _arguments(self, args: tuple[Any, ...], own: Mapping[str, Any]) -> inspect.BoundArguments:
         """The body's arguments after the state."""
@@ -181,7 +180,7 @@ class Program:
             scope.return_value = result
         except BaseException as raised:
             error = raised
-            scope.cancel(f"the program {self.name} raised {type(raised).__name__}: {raised}")
+            scope.cancel(raised_message(self.name, raised), raised)
         scope.run.end_body(error)
         return error
 
@@ -204,6 +203,10 @@ def function(body: Body | None = None) -> Program | Callable[[Body], Program]:
         InvalidProgramError: the function takes no state, or is a coroutine or generator function.
     """
     return Program if body is None else Program(body)
+
+
+def _backend_of(options: RunOptions) -> Backend:
+    return get_default_backend() if options.backend is None else as_backend(options.backend)
 
 
 def _checked_signature(body: Body) -> inspect.Signature:

@@ -9,7 +9,7 @@ from typing import Any
 from ..sampling_params import SamplingParams
 from .backend import Backend
 from .calls import CallGraph, Failure
-from .errors import ProgramError, ReadTimeoutError
+from .errors import ProgramError, ReadTimeoutError, raised_message
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
 
@@ -86,6 +86,6 @@ class RunContext:
         cause = self._body_error
         if cause is None:
             return None
-        error = ProgramError(f"the program {self.program_name!r} raised {type(cause).__name__}: {cause}")
+        error = ProgramError(raised_message(self.program_name, cause))
         error.__cause__ = cause
         return error

@@ -5,15 +5,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..sampling_params import SamplingParams
-from .backend import Backend
 from .errors import InvalidProgramError
+from .suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from .default_backend import BackendLike
 
 _ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 _NOT_FOR_PROGRAMS = {"prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output"}
 SAMPLING_OPTIONS = frozenset(item.name for item in fields(SamplingParams)) - _NOT_FOR_PROGRAMS
+
+RunMethod = Literal["run", "stream", "run_batch"]
+METHOD_OPTIONS: Mapping[RunMethod, tuple[str, ...]] = {
+    "run": ("backend", "on_error", "stream"),
+    "stream": ("backend", "on_error"),
+    "run_batch": ("max_concurrency", "progress_bar", "backend"),
+}
+_NOT_FOR_BATCHES = {
+    "on_error": "an item that failed is a state like the others, whose error() tells",
+    "stream": "it returns when all items have ended",
+}
 
 OnBodyError = Literal["raise", "return"]
 
@@ -29,19 +43,19 @@ class RunOptions:
         sampling: SamplingParams fields that calls inherit unless they set their own.
     """
 
-    backend: Backend | None = None
+    backend: BackendLike | None = None
     on_error: OnBodyError = "raise"
     stream: bool = False
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 def split_arguments(
-    program_name: str, signature: inspect.Signature, arguments: Mapping[str, Any]
+    program_name: str, signature: inspect.Signature, arguments: Mapping[str, Any], method: RunMethod = "run"
 ) -> tuple[dict[str, Any], RunOptions]:
     """Sort keyword arguments. A name that the program declares is the program's, even if it is also an option.
 
     Raises:
-        InvalidProgramError: neither the program nor `run` knows the name, or an option has a bad value.
+        InvalidProgramError: neither the program nor the method knows the name, or an option has a bad value.
     """
     takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.parameters.values())
     own: dict[str, Any] = {}
@@ -54,21 +68,32 @@ def split_arguments(
         elif canonical in SAMPLING_OPTIONS:
             if value is not None:
                 sampling[canonical] = value
-        elif name in ("backend", "on_error", "stream"):
+        elif name in METHOD_OPTIONS[method]:
             options[name] = value
+        elif method == "run_batch" and name in _NOT_FOR_BATCHES:
+            raise InvalidProgramError(
+                f"{program_name}.run_batch does not take {name!r}: {_NOT_FOR_BATCHES[name]}; {_options_of(method)}"
+            )
         elif takes_any:
             own[name] = value
         else:
-            raise InvalidProgramError(
-                f"{program_name}.run got an unknown argument {name!r}; the program takes "
-                f"{_listing(list(signature.parameters)[1:])}; options are backend, on_error, stream, "
-                f"{', '.join(sorted(SAMPLING_OPTIONS))}"
-            )
+            raise _unknown_argument(program_name, signature, name, method)
     on_error = options.get("on_error", "raise")
     if on_error not in ("raise", "return"):
         raise InvalidProgramError(f"on_error={on_error!r} is not allowed: use 'raise' or 'return'")
     return own, RunOptions(**options, sampling=sampling)
 
 
-def _listing(names: list[str]) -> str:
-    return ", ".join(names) if names else "no arguments"
+def _unknown_argument(
+    program_name: str, signature: inspect.Signature, name: str, method: RunMethod
+) -> InvalidProgramError:
+    own = list(signature.parameters)[1:]
+    known = [*own, *METHOD_OPTIONS[method], *sorted(SAMPLING_OPTIONS)]
+    return InvalidProgramError(
+        f"{program_name}.{method} got an unknown argument {name!r}{did_you_mean(name, known)} "
+        f"the program takes {', '.join(own) or 'no arguments'}; {_options_of(method)}"
+    )
+
+
+def _options_of(method: RunMethod) -> str:
+    return f"options of {method} are {', '.join([*METHOD_OPTIONS[method], *sorted(SAMPLING_OPTIONS)])}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from .calls import Call, CallKind, CallRecord, Failure
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
 from .interpreter import ForkOp, Interpreter, Operation
-from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text
+from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
 from .run_context import RunContext
 from .values import Joined, OnError, Value
 
@@ -38,6 +38,7 @@ class Scope:
         self._variables: dict[str, Value] = {}
         self._inherited: dict[str, Value] = {}
         self._role: str | None = None
+        self._has_messages = False
         self._last_call_id: int | None = None
         self._branch: tuple[int, ...] = ()
         run.when_body_over(self._notify)
@@ -52,15 +53,18 @@ class Scope:
         """Check an expression, record its calls, bind its names and hand it to the interpreter.
 
         Raises:
-            InvalidProgramError: a role is opened or closed out of order.
+            InvalidProgramError: a role is opened or closed out of order, or a call stands between messages.
             InvalidSamplingParamsError: a gen's options contradict those of the run.
         """
         parts = expression.parts()
-        role = self._role
+        role, has_messages = self._role, self._has_messages
         for part in parts:
+            if role is None and has_messages and isinstance(part, Gen | Select):
+                raise _between_messages(part)
             role = _next_role(role, part)
+            has_messages = has_messages or role is not None
         params = [self.run.sampling_params(part.options) if isinstance(part, Gen) else None for part in parts]
-        self._role = role
+        self._role, self._has_messages = role, has_messages
         operations: list[Operation] = []
         for part, sampling_params in zip(parts, params, strict=True):
             if isinstance(part, Gen):
@@ -122,6 +126,7 @@ class Scope:
         branch._inherited = dict(self._variables)
         branch._variables = dict(self._variables)
         branch._role = self._role
+        branch._has_messages = self._has_messages
         branch._last_call_id = fork.call_id
         branch._branch = (*self._branch, idx)
         return branch
@@ -184,15 +189,23 @@ class Scope:
             return own.to_error()
         return next((error for branch in list(self.branches) if (error := branch.failure()) is not None), None)
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: str, cause: BaseException | None = None) -> None:
         """Give up everything that has no value yet, here and in all branches; for the whole run, also what its body
-        may still add."""
-        failure = Failure(reason, None, ProgramCancelledError)
+        may still add. Reads then raise with this reason and cause."""
+        failure = Failure(reason, cause, ProgramCancelledError)
         if not self._branch:
             self.run.cancel(failure)
         self.interpreter.cancel(failure)
         for branch in list(self.branches):
-            branch.cancel(reason)
+            branch.cancel(reason, cause)
+
+
+def _between_messages(part: Gen | Select) -> InvalidProgramError:
+    kind = "gen" if isinstance(part, Gen) else "select"
+    what = kind if part.name is None else f"{kind} {part.name!r}"
+    return InvalidProgramError(
+        f"{what} stands between messages: put it in s += assistant({kind}(...)) or `with s.assistant():`"
+    )
 
 
 def _next_role(role: str | None, part: Expression) -> str | None:
@@ -202,11 +215,13 @@ def _next_role(role: str | None, part: Expression) -> str | None:
             raise InvalidProgramError(f"unknown role {part.role!r}; roles are {', '.join(ROLES)}")
         if role is not None:
             raise InvalidProgramError(
-                f"cannot open a {part.role} message inside the open {role} message: close that first"
+                f"cannot open {with_article(part.role)} message inside the open {role} message: close that first"
             )
         return part.role
     if isinstance(part, RoleEnd):
         if role != part.role:
-            raise InvalidProgramError(f"cannot close a {part.role} message: the open message is {role or 'none'}")
+            raise InvalidProgramError(
+                f"cannot close {with_article(part.role)} message: the open message is {role or 'none'}"
+            )
         return None
     return role

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 from .backend import Message
 from .calls import CallMeta, CallRecord
@@ -33,15 +33,23 @@ class ProgramState:
 
     # Adding
 
-    def __iadd__(self, expression: Appendable | Sequence[Appendable]) -> ProgramState:
+    def __iadd__(  # type: ignore[misc]  # __add__ never returns
+        self, expression: Appendable | Sequence[Appendable]
+    ) -> ProgramState:
         """Append text or calls.
 
         Raises:
-            InvalidProgramError: not something that can be appended, or a role opened or closed out of order.
+            InvalidProgramError: not something that can be appended, a role opened or closed out of order, or a gen
+                or select between messages.
             InvalidSamplingParamsError: a gen's options contradict those of the run.
         """
         self.append(expression)
         return self
+
+    def __add__(self, other: object) -> NoReturn:
+        raise TypeError("a state cannot be part of a sum: append to it with s += ...; its text is s.text()")
+
+    __radd__ = __add__
 
     def append(self, expression: Appendable | Sequence[Appendable]) -> None:
         """The same as `+=`, as a method."""
@@ -94,6 +102,9 @@ class ProgramState:
             ProgramError: the body raised before it bound the name.
         """
         return self.get(name)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a state cannot be iterated over: s.text_iter() gives its text in pieces, s.calls() its calls")
 
     def get(self, name: str, timeout: float | None = None) -> Any:
         """Like `s[name]`, and raises ReadTimeoutError if the value is not there within `timeout` seconds."""
@@ -184,7 +195,7 @@ class ProgramState:
 
     def cancel(self) -> None:
         """Give up every call of this state and its branches that has no value yet; reading those raises."""
-        self._scope.cancel("the program was cancelled")
+        self._scope.cancel("cancel() was called on the program")
 
     @property
     def return_value(self) -> object:

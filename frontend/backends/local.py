@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from ...runtime.chat_template import TextSegment as RuntimeSegment
+from ...runtime.config import default_model
 from ...runtime.engine_loop import RequestHandle
 from ...runtime.llm import LLM
 from ...runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
@@ -17,6 +18,8 @@ from ...sampling_params import SamplingParams
 from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
 from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
+
+__all__ = ["LLM", "BackendClosedError", "LocalBackend", "default_model"]
 
 
 class BackendClosedError(RuntimeError):
@@ -104,6 +107,10 @@ class LocalBackend:
         }
 
     # Life
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     def close(self) -> None:
         """Stop the threads, and the LLM if it was loaded here. Programs still running fail. Idempotent."""

@@ -245,6 +245,8 @@ def test_group_behaves_like_a_sequence() -> None:
             branches[3]
         with pytest.raises(InvalidProgramError, match="on_error='x'"):
             branches.join(on_error="x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidProgramError, match=r"forks\[i\]\['x'\], or of all with forks\.join\(\)\['x'\]"):
+            branches["x"]  # type: ignore[index]
         assert branches[1].text() == "qone"
         assert "3 branches" in repr(branches)
 

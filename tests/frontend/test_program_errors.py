@@ -9,13 +9,14 @@ import pytest
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import MockBackend, MockCancelledError
 from ramet.frontend.errors import (
+    ForkError,
     GenerationError,
     InvalidProgramError,
     ProgramCancelledError,
     ProgramError,
     UnknownVariableError,
 )
-from ramet.frontend.primitives import gen, select, user
+from ramet.frontend.primitives import assistant, gen, select, user
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
 
@@ -117,9 +118,29 @@ def test_a_body_that_raises_cancels_what_still_runs() -> None:
     state = raises.run(backend=backend, on_error="return")
     assert backend.waiting == ()
     for name in ("x", "y"):
-        with pytest.raises(ProgramCancelledError, match=f"'{name}' .*was cancelled"):
+        with pytest.raises(
+            ProgramCancelledError, match=f"gen '{name}' .*was cancelled: the program 'raises' raised LookupError: mine"
+        ) as failure:
             state[name]
+        assert isinstance(failure.value.__cause__, LookupError)
     assert len(backend.requests) == 1
+
+
+def test_an_item_whose_body_raised_says_so_in_every_read() -> None:
+    @function
+    def raises(s: ProgramState) -> None:
+        branches = s.fork(2)
+        branches += "a" + gen("x")
+        branches.join()
+        raise LookupError("mine")
+
+    (state,) = raises.run_batch([()], backend=MockBackend(mode="manual"))
+    with pytest.raises(
+        ForkError, match=r"gen 'x' .* was cancelled: the program 'raises' raised LookupError: mine"
+    ) as x:
+        state["x"]
+    assert isinstance(x.value.__cause__, ProgramCancelledError)
+    assert isinstance(x.value.__cause__.__cause__, LookupError)
 
 
 def test_cancel_ends_pending_reads_and_leaves_finished_values() -> None:
@@ -130,7 +151,7 @@ def test_cancel_ends_pending_reads_and_leaves_finished_values() -> None:
     assert state["x"] == "ok"
     with pytest.raises(ProgramCancelledError, match="gen 'y'"):
         state["y"]
-    with pytest.raises(ProgramCancelledError, match="gen 'z'"):
+    with pytest.raises(ProgramCancelledError, match=r"gen 'z' at \S+ was cancelled: cancel\(\) was called"):
         state["z"]
     assert backend.waiting == ()
     assert isinstance(state.calls()[-1].failure, object)
@@ -196,7 +217,7 @@ def test_template_errors_reach_the_reader() -> None:
     @function
     def chat(s: ProgramState) -> None:
         s += user("hi")
-        s += gen("x")
+        s += assistant(gen("x"))
 
     state = chat.run(backend=NoTemplate())
     with pytest.raises(GenerationError, match=r"gen 'x' .* was not run: .*no chat template"):
@@ -224,6 +245,14 @@ def test_an_error_caught_in_the_body_lets_it_go_on_elsewhere() -> None:
 def test_arguments_are_checked_by_name() -> None:
     with pytest.raises(InvalidProgramError, match="unknown argument 'speed'"):
         three_steps.run(speed=3)
+    with pytest.raises(
+        InvalidProgramError,
+        match=r"three_steps.run got an unknown argument 'max_token'; did you mean 'max_tokens'\? "
+        r"the program takes no arguments; options of run are backend, on_error, stream, frequency_penalty, .* top_p$",
+    ):
+        three_steps.run(max_token=3)
+    with pytest.raises(InvalidProgramError, match=r"three_steps.stream got an unknown argument 'stream'"):
+        three_steps.stream(stream=True)
     with pytest.raises(InvalidProgramError, match="wrong arguments for three_steps: too many positional"):
         three_steps.run(1, backend=MockBackend())
     with pytest.raises(InvalidProgramError, match="on_error='ignore'"):

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import CHAT_TOKENS, MockBackend
 from ramet.frontend.backends.mock_tokenizer import MockTokenizer
-from ramet.frontend.default_backend import get_default_backend, set_default_backend
 from ramet.frontend.errors import InvalidProgramError, UnknownVariableError
-from ramet.frontend.primitives import assistant, assistant_begin, assistant_end, gen, system, user, user_begin, user_end
+from ramet.frontend.primitives import (
+    Expression,
+    assistant,
+    assistant_begin,
+    assistant_end,
+    gen,
+    select,
+    system,
+    user,
+    user_begin,
+    user_end,
+)
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
 from ramet.sampling_params import InvalidSamplingParamsError
@@ -176,10 +188,56 @@ def test_misplaced_roles_are_reported_where_they_are_written() -> None:
     def unopened(s: ProgramState) -> None:
         s += user_end()
 
-    with pytest.raises(InvalidProgramError, match="cannot open a assistant message inside the open user message"):
+    with pytest.raises(InvalidProgramError, match="cannot open an assistant message inside the open user message"):
         nested.run(backend=MockBackend())
     with pytest.raises(InvalidProgramError, match="cannot close a user message: the open message is none"):
         unopened.run(backend=MockBackend())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            gen("x"),
+            r"gen 'x' stands between messages: put it in s \+= assistant\(gen\(...\)\) or `with s.assistant\(\):`",
+        ),
+        (gen(), "^gen stands between messages"),
+        (select("x", ["a"]), r"select 'x' stands between messages: put it in s \+= assistant\(select\(...\)\)"),
+    ],
+)
+def test_calls_between_messages_are_refused_and_change_nothing(call: Expression, message: str) -> None:
+    @function
+    def chats(s: ProgramState) -> None:
+        s += user("hi")
+        s += "text may stand here"
+        for adds in (s.append, s.fork(1)[0].append):
+            with pytest.raises(InvalidProgramError, match=message):
+                adds(assistant("so") + call)
+        assert "x" not in s
+        s += assistant(call)
+
+    state = chats.run(backend=MockBackend("a"))
+    assert [message["content"] for message in state.messages()] == ["hi", "a"]
+
+
+def test_calls_before_the_first_message_are_plain_text() -> None:
+    @function
+    def plain_first(s: ProgramState) -> None:
+        s += "q" + gen("x") + user("hi") + assistant(gen("y"))
+
+    assert plain_first.run(backend=MockBackend("ok")).text().startswith("qok<|start|>user")
+
+
+def test_states_used_like_text_say_what_to_write() -> None:
+    @function
+    def misuses(s: ProgramState) -> None:
+        for misuse in (lambda: s + gen("x"), lambda: s + "x", lambda: "x" + s, lambda: gen("x") + s):
+            with pytest.raises(TypeError, match=r"append to it with s \+= \.\.\."):
+                misuse()
+        with pytest.raises(TypeError, match=r"cannot be iterated over: s\.text_iter\(\)"):
+            list(s)  # type: ignore[call-overload]
+
+    misuses.run(backend=MockBackend())
 
 
 def test_adding_does_not_block_and_reading_does() -> None:
@@ -350,24 +408,11 @@ def test_calls_record_the_graph_with_exact_prompts_and_source_lines() -> None:
         ("text", None, (1,)),
         ("gen", "second", (2,)),
     ]
+    assert [request.call.name for request in backend.requests] == ["first", "second"]
     first = state.calls()[1]
     assert first.prompt_token_ids == sent_ids(backend, 0)
     assert first.source.startswith("test_program_state.py:")
     assert first.meta == state.meta("first")
-
-
-def test_programs_run_on_the_default_backend_that_was_set() -> None:
-    backend = MockBackend("ok")
-    set_default_backend(backend)
-    try:
-        assert get_default_backend() is backend
-        assert two_answers.run("x")["first"] == "ok"
-        assert [state["first"] for state in two_answers.run_batch([("y",)])] == ["ok"]
-        own = MockBackend("own")
-        assert two_answers.run("x", backend=own)["first"] == "own"
-    finally:
-        set_default_backend(None)
-    assert len(backend.requests) == 4
 
 
 @pytest.mark.parametrize("value", [5, None, object(), ["a", 3]])
@@ -378,6 +423,14 @@ def test_only_text_and_expressions_can_be_added(value: object) -> None:
 
     with pytest.raises(InvalidProgramError, match="cannot append"):
         adds.run(backend=MockBackend())
+
+
+@pytest.mark.parametrize("build", [gen, select])
+def test_misspelt_options_of_a_call_are_named(build: Callable[..., Expression]) -> None:
+    with pytest.raises(InvalidProgramError, match=rf"{build.__name__} got an unknown argument 'temprature'; did you "):
+        build("x", temprature=0.5)
+    with pytest.raises(InvalidProgramError, match=rf"{build.__name__} got an unknown argument 'zzz'; it takes name, "):
+        build("x", zzz=0.5)
 
 
 def test_lists_are_added_in_order() -> None:

@@ -17,7 +17,7 @@ TEXT = "hello wide world"
 
 @function
 def story(s: ProgramState) -> None:
-    s += user("go") + assistant("Well, " + gen("x")) + "then " + gen("y")
+    s += user("go") + assistant("Well, " + gen("x") + ", then " + gen("y"))
 
 
 def collect(state: ProgramState, pieces: list[str]) -> None:
@@ -173,6 +173,17 @@ def test_iterators_started_at_any_moment_lose_nothing() -> None:
             reader.join()
         backend.close()
         assert ["".join(pieces) for pieces in results] == [text] * 4
+
+
+def test_stream_wins_over_an_argument_of_its_name() -> None:
+    @function
+    def shadows(s: ProgramState, stream: str = "mine") -> str:
+        s += stream + gen("x")
+        return stream
+
+    state = shadows.stream(backend=MockBackend("ok"))
+    assert state["x"] == "ok"
+    assert state.text() == "mineok"
 
 
 def test_run_with_stream_is_stream() -> None:

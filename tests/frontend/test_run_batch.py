@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import io
 import threading
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,22 @@ def test_items_of_another_form_are_refused_before_anything_runs(items: list[dict
 def test_max_concurrency_is_checked(max_concurrency: int) -> None:
     with pytest.raises(InvalidProgramError, match="integer from 1 to 4096"):
         answer.run_batch([("a",)], backend=MockBackend(), max_concurrency=max_concurrency)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_error": "return"}, "answer.run_batch does not take 'on_error': an item that failed is a state"),
+        ({"stream": True}, "answer.run_batch does not take 'stream'"),
+        ({"max_concurency": 3}, r"answer.run_batch got an unknown argument .* did you mean 'max_concurrency'\?"),
+        ({"zzz": 3}, "takes question, suffix; options of run_batch are max_concurrency, progress_bar, backend, freq"),
+    ],
+)
+def test_options_it_does_not_take_are_refused(options: dict[str, Any], message: str) -> None:
+    backend = MockBackend()
+    with pytest.raises(InvalidProgramError, match=message):
+        answer.run_batch([("a",)], backend=backend, **options)
+    assert backend.requests == []
 
 
 def test_program_arguments_belong_in_the_items() -> None:
