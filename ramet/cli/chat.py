@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..sampling_params import SamplingParams
 from .engine_options import add_engine_arguments, open_backend, positive_int
 from .errors import is_deliberate, one_line
+from .soft_wrap import SoftWrapWriter
 from .terminal import Terminal
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ def execute(args: argparse.Namespace) -> int:
 
         llm = backend.llm
         conversation = Conversation(backend, llm.max_context_len, args.system)
-        terminal.line(
-            terminal.dim(f"{llm.model_name}, context {llm.max_context_len:,} tokens. /help lists the commands.")
-        )
+        greeting = f"{llm.model_name}, context {llm.max_context_len:,} tokens. /help lists the commands."
+        terminal.line(terminal.dim(terminal.wrapped(greeting)))
         ChatSession(conversation, params, terminal, line_reader(terminal)).run()
     return 0
 
@@ -152,16 +152,20 @@ class ChatSession:
         Returns when its first text came, on the monotonic clock.
         """
         first_text_at: float | None = None
-        for piece in generation.chunks():
-            if first_text_at is None:
-                first_text_at = time.monotonic()
-            shown.append(piece)
-            self.terminal.write(piece)
+        writer = SoftWrapWriter(self.terminal)
+        try:
+            for piece in generation.chunks():
+                if first_text_at is None:
+                    first_text_at = time.monotonic()
+                shown.append(piece)
+                writer.write(piece)
+        finally:
+            writer.close()
         return time.monotonic() if first_text_at is None else first_text_at
 
     def _note(self, text: str) -> None:
         for line in text.split("\n"):
-            self.terminal.line(self.terminal.dim(line))
+            self.terminal.line(self.terminal.dim(self.terminal.wrapped(line)))
 
 
 def format_turn(result: GenerateResult, first_text_s: float, later_text_s: float) -> str:

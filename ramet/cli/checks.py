@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from .engine_options import open_backend
+from .errors import is_deliberate, one_line
 
 MIN_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<version>[0-9.]+))?\s*(?P<marker>;.*)?")
@@ -26,13 +27,16 @@ class Check:
     """One finding. A "problem" keeps the product from working; a "warning" does not. `remedy` says what to do."""
 
     name: str
-    status: Literal["ok", "warning", "problem"]
+    status: Literal["ok", "warning", "problem", "skipped"]
     detail: str
     remedy: str = ""
 
 
 def run_checks(args: argparse.Namespace) -> Iterator[Check]:
-    """The findings, one by one as they are made. `args` holds the engine options and `quick`."""
+    """The findings, one by one as they are made. `args` holds the engine options and `quick`.
+
+    Once there is a problem, no generation is tried: it would only meet the same one.
+    """
     checks: list[tuple[str, Callable[[argparse.Namespace], Check], str]] = [
         ("python", check_python, "install Python 3.11 or newer"),
         ("packages", check_packages, "run pip install --upgrade ramet"),
@@ -40,18 +44,25 @@ def run_checks(args: argparse.Namespace) -> Iterator[Check]:
         ("compiler", check_compiler, ""),
         ("threads", check_threads, "unset RAMET_NUM_THREADS or set it to a positive integer"),
         ("cache dir", check_cache_dir, "set RAMET_CACHE_DIR to a directory you can write to"),
-        ("model", check_model, "give --model a model that exists"),
+        ("model", check_model, "give --model a sound model"),
         ("memory", check_memory, "unset RAMET_KV_CACHE_MEMORY or set it to a positive number of bytes"),
     ]
     if not args.quick:
         checks.append(("generation", check_generation, "run again with --debug for the whole error"))
+    has_problem = False
     for name, check, remedy in checks:
+        if name == "generation" and has_problem:
+            yield Check(name, "skipped", "not tried, because a check before it failed")
+            continue
         try:
-            yield check(args)
+            finding = check(args)
         except Exception as error:
             if args.debug:
                 raise
-            yield Check(name, "problem", f"{type(error).__name__}: {error}", remedy)
+            detail = one_line(error) if is_deliberate(error) else f"{type(error).__name__}: {error}"
+            finding = Check(name, "problem", detail, remedy)
+        has_problem = has_problem or finding.status == "problem"
+        yield finding
 
 
 def check_python(args: argparse.Namespace) -> Check:
@@ -135,11 +146,15 @@ def _can_write(directory: Path) -> bool:
 
 def check_model(args: argparse.Namespace) -> Check:
     from ..runtime.config import default_model
+    from ..runtime.models.errors import ModelLoadError
     from ..runtime.weights.resolve import resolve_model, resolve_path
 
     name = args.model or default_model()
-    path = resolve_path(name)
-    resolve_model(path)
+    try:
+        path = resolve_path(name)
+        resolve_model(path)
+    except ModelLoadError as error:
+        return Check("model", "problem", f"{name} cannot be opened", one_line(error))
     return Check("model", "ok", f"{name}: {path} ({format_bytes(_size_of(path))})")
 
 

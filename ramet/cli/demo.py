@@ -25,16 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     start = time.monotonic()
     terminal = Terminal()
-    terminal.line(
-        terminal.bold("ramet demo") + ": a program sorts support tickets, drafts three answers each, picks one"
-    )
+    terminal.line(terminal.bold("ramet demo") + ": sorts support tickets, drafts three answers, picks one")
     with open_backend(args) as backend:
         llm = backend.llm
         load_s = time.monotonic() - start
         threads = "1 thread" if llm.num_threads == 1 else f"{llm.num_threads} threads"
-        terminal.line(
-            terminal.dim(f"{llm.model_name} on {llm.kernels_name} kernels, {threads}; ready after {load_s:.1f} s")
-        )
+        ready = f"{llm.model_name} on {llm.kernels_name} kernels, {threads}; ready after {load_s:.1f} s"
+        terminal.line(terminal.dim(terminal.wrapped(ready)))
         run_demo(backend, terminal, start)
     return 0
 
@@ -61,9 +58,9 @@ def run_demo(backend: Backend, terminal: Terminal, start: float) -> None:
     terminal.line(format_table(rows, totals, terminal))
     terminal.line(
         f"\n{terminal.good(f'{totals.hit_rate:.0%}')} of the prompt tokens were in the cache: "
-        f"{totals.num_cached_tokens:,} tokens saved, {totals.num_generated_tokens:,} generated "
-        f"at {totals.tokens_per_s:.1f} tok/s."
+        f"{totals.num_cached_tokens:,} of {totals.num_prompt_tokens:,}."
     )
+    terminal.line(f"{totals.num_generated_tokens:,} tokens were generated, {totals.tokens_per_s:.1f} a second.")
     if show.first_output_at is not None:
         terminal.line(terminal.dim(f"The first answer came {show.first_output_at - start:.1f} s after the start."))
 

@@ -9,7 +9,10 @@ from dataclasses import asdict
 
 from .checks import Check, run_checks
 from .engine_options import add_engine_arguments
+from .interrupts import exit_on_interrupt
 from .terminal import Terminal
+
+_INDENT = 18
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     terminal = Terminal()
     checks = []
-    for check in run_checks(args):
-        checks.append(check)
-        if not args.json:
-            terminal.line(format_check(check, terminal))
+    with exit_on_interrupt():
+        for check in run_checks(args):
+            checks.append(check)
+            if not args.json:
+                terminal.line(format_check(check, terminal))
     is_sound = all(check.status != "problem" for check in checks)
     if args.json:
         terminal.line(json.dumps({"ok": is_sound, "checks": [asdict(check) for check in checks]}, indent=2))
@@ -35,9 +39,16 @@ def execute(args: argparse.Namespace) -> int:
 
 def format_check(check: Check, terminal: Terminal) -> str:
     """One finding as a line, and what to do about it as a second one."""
-    marks = {"ok": terminal.good("ok  "), "warning": terminal.warn("warn"), "problem": terminal.bad("FAIL")}
-    line = f"{marks[check.status]}  {terminal.bold(check.name.ljust(10))}  {check.detail}"
-    return f"{line}\n{' ' * 18}-> {check.remedy}" if check.remedy else line
+    marks = {
+        "ok": terminal.good("ok  "),
+        "warning": terminal.warn("warn"),
+        "problem": terminal.bad("FAIL"),
+        "skipped": terminal.dim("skip"),
+    }
+    detail = terminal.wrapped(check.detail, indent=_INDENT)
+    line = f"{marks[check.status]}  {terminal.bold(check.name.ljust(_INDENT - 8))}  {detail}"
+    remedy = terminal.wrapped(check.remedy, indent=_INDENT + 3)
+    return f"{line}\n{' ' * _INDENT}-> {remedy}" if check.remedy else line
 
 
 def _verdict(checks: Sequence[Check], terminal: Terminal) -> str:

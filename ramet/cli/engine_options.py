@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from .interrupts import exit_on_interrupt
+
 if TYPE_CHECKING:
     from ..frontend.backends.local import LocalBackend
 
@@ -14,7 +16,9 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and engine")
     group.add_argument(
-        "--model", help="smollm2 (bundled, the default), a .gguf file, a Hugging Face directory, or a hub id"
+        "--model",
+        type=model_name,
+        help="smollm2 (bundled, the default), a .gguf file, a Hugging Face directory, or a hub id",
     )
     group.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads (default: the cores available)")
     group.add_argument("--device", default="auto", help="auto (default) or a torch device")
@@ -35,9 +39,10 @@ def open_backend(args: argparse.Namespace) -> LocalBackend:
         ModelLoadError: it cannot be found or read.
         InvalidConfigError: an option is out of range.
     """
-    from ..frontend.backends.local import LocalBackend
+    with exit_on_interrupt():
+        from ..frontend.backends.local import LocalBackend
 
-    return LocalBackend(args.model, device=args.device, num_threads=args.threads, **engine_options(args))
+        return LocalBackend(args.model, device=args.device, num_threads=args.threads, **engine_options(args))
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -47,6 +52,13 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.no_prefix_caching:
         options["enable_prefix_caching"] = False
     return options
+
+
+def model_name(text: str) -> str:
+    """An argument type: a name that is not blank."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} names no model; leave --model out for the default one")
+    return text
 
 
 def positive_int(text: str) -> int:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from .. import __version__
 from . import chat, demo, doctor, run
 from .errors import is_deliberate, one_line
+from .interrupts import EXIT_INTERRUPTED, INTERRUPTED_LINE
 
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return COMMANDS[args.command].execute(args)
     except KeyboardInterrupt:
-        print("\nramet: interrupted", file=sys.stderr)
+        sys.stderr.write(INTERRUPTED_LINE)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone; the interpreter must not complain when it flushes at exit.

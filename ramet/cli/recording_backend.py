@@ -5,51 +5,73 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..frontend.backend import Backend, GenerateCall, Message, ScoreCall, Scoring, TextSegment
 from ..frontend.generation import Generation
-from .report import CallRow, Totals
+from ..frontend.handle import Handle
+from .errors import one_line
+from .report import CallRow, FailedCall, Totals
 
 
 class RecordingBackend:
-    """A Backend that remembers what its calls took. Failed calls leave no row.
+    """A Backend that remembers what its calls took. Cancelled calls leave no trace.
 
     Attributes:
+        is_opening: whether some thread is opening the other backend now.
         open_error: why the other backend could not be opened; every use raises it.
     """
 
     def __init__(self, open_backend: Callable[[], Backend]) -> None:
+        self.is_opening = False
         self.open_error: Exception | None = None
         self._open_backend = open_backend
         self._open_lock = threading.Lock()
         self._opened: Backend | None = None
         self._lock = threading.Lock()
-        self._rows: list[CallRow] = []
+        self._calls: list[CallRow | FailedCall] = []
         self._first_start: float | None = None
         self._last_end = 0.0
 
-    def rows(self) -> list[CallRow]:
+    def calls(self) -> list[CallRow | FailedCall]:
         """What has ended so far, in the order it ended."""
         with self._lock:
-            return list(self._rows)
+            return list(self._calls)
+
+    def rows(self) -> list[CallRow]:
+        """What has ended well so far."""
+        return [call for call in self.calls() if isinstance(call, CallRow)]
+
+    def failures(self) -> list[FailedCall]:
+        """What has failed so far."""
+        return [call for call in self.calls() if isinstance(call, FailedCall)]
 
     def totals(self) -> Totals:
+        rows = self.rows()
         with self._lock:
             elapsed_s = 0.0 if self._first_start is None else max(0.0, self._last_end - self._first_start)
-            return Totals.of(self._rows, elapsed_s)
+        return Totals.of(rows, elapsed_s)
 
     def generate(self, call: GenerateCall) -> Generation:
-        inner = self._inner
-        start = self._started()
-        generation = inner.generate(call)
-        generation.add_done_callback(lambda: self._generation_ended(generation, start))
+        label = _label("gen", call.name)
+        inner, start = self._inner, self._started()
+        try:
+            generation = inner.generate(call)
+        except Exception as error:
+            self._failed(label, error)
+            raise
+        generation.add_done_callback(lambda: self._generation_ended(generation, label, start))
         return generation
 
     def score(self, call: ScoreCall) -> Scoring:
-        inner = self._inner
-        start = self._started()
-        scoring = inner.score(call)
-        scoring.add_done_callback(lambda: self._scoring_ended(scoring, len(call.continuations), start))
+        label = _label("select", call.name)
+        inner, start = self._inner, self._started()
+        try:
+            scoring = inner.score(call)
+        except Exception as error:
+            self._failed(label, error)
+            raise
+        scoring.add_done_callback(lambda: self._scoring_ended(scoring, label, start))
         return scoring
 
     def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
@@ -76,11 +98,14 @@ class RecordingBackend:
             if self.open_error is not None:
                 raise self.open_error
             if self._opened is None:
+                self.is_opening = True
                 try:
                     self._opened = self._open_backend()
                 except Exception as error:
                     self.open_error = error
                     raise
+                finally:
+                    self.is_opening = False
             return self._opened
 
     def _started(self) -> float:
@@ -90,19 +115,28 @@ class RecordingBackend:
                 self._first_start = now
         return now
 
-    def _generation_ended(self, generation: Generation, start: float) -> None:
-        if generation.error() is not None:
+    def _generation_ended(self, generation: Generation, label: str, start: float) -> None:
+        if self._is_without_result(generation, label):
             return
         result = generation.result(timeout=0)
         num_generated_tokens = sum(len(sample.token_ids) for sample in result.samples)
-        label = "gen " + repr(" ".join(result.samples[0].text.split()))
         self._ended(label, result.num_prompt_tokens, result.num_cached_tokens, num_generated_tokens, start)
 
-    def _scoring_ended(self, scoring: Scoring, num_choices: int, start: float) -> None:
-        if scoring.error() is not None:
+    def _scoring_ended(self, scoring: Scoring, label: str, start: float) -> None:
+        if self._is_without_result(scoring, label):
             return
         result = scoring.result(timeout=0)
-        self._ended(f"select of {num_choices}", result.num_prompt_tokens, result.num_cached_tokens, 0, start)
+        self._ended(label, result.num_prompt_tokens, result.num_cached_tokens, 0, start)
+
+    def _is_without_result(self, handle: Handle[Any], label: str) -> bool:
+        error = handle.error()
+        if error is not None and not handle.is_cancelled:
+            self._failed(label, error)
+        return error is not None
+
+    def _failed(self, label: str, error: BaseException) -> None:
+        with self._lock:
+            self._calls.append(FailedCall(label, one_line(error)))
 
     def _ended(
         self, label: str, num_prompt_tokens: int, num_cached_tokens: int, num_generated_tokens: int, start: float
@@ -110,5 +144,9 @@ class RecordingBackend:
         now = time.monotonic()
         row = CallRow(label, num_prompt_tokens, num_cached_tokens, num_generated_tokens, now - start)
         with self._lock:
-            self._rows.append(row)
+            self._calls.append(row)
             self._last_end = max(self._last_end, now)
+
+
+def _label(kind: str, name: str | None) -> str:
+    return kind if name is None else f"{kind} {name}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from .terminal import Terminal
 
 _HEADINGS = ("prompt", "cached", "computed", "generated", "seconds")
-_MAX_LABEL_LEN = 44
+_NUMBER_WIDTH = 11
+_MIN_LABEL_LEN, _MAX_LABEL_LEN = 12, 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,14 @@ class CallRow:
     @property
     def num_computed_tokens(self) -> int:
         return self.num_prompt_tokens - self.num_cached_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """One call that failed, and the error as one line."""
+
+    label: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +66,37 @@ class Totals:
         return self.num_generated_tokens / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
-def format_table(rows: Sequence[CallRow], totals: Totals, terminal: Terminal) -> str:
-    """The calls as a table with a line of sums, ready to print."""
-    labels = [_shortened(row.label) for row in rows]
-    label_width = max(len("call"), len("all"), *map(len, labels)) if labels else len("call")
-    heading = "call".ljust(label_width) + "".join(f"{name:>11}" for name in _HEADINGS)
-    lines = [terminal.bold(heading), terminal.dim("-" * len(heading))]
-    for label, row in zip(labels, rows, strict=True):
-        lines.append(
-            label.ljust(label_width)
-            + f"{row.num_prompt_tokens:>11,}"
-            + terminal.good(f"{row.num_cached_tokens:>11,}")
-            + f"{row.num_computed_tokens:>11,}{row.num_generated_tokens:>11,}{row.duration_s:>11.2f}"
-        )
-    lines.append(terminal.dim("-" * len(heading)))
-    lines.append(
-        "all".ljust(label_width)
-        + f"{totals.num_prompt_tokens:>11,}"
-        + terminal.good(f"{totals.num_cached_tokens:>11,}")
-        + f"{totals.num_prompt_tokens - totals.num_cached_tokens:>11,}{totals.num_generated_tokens:>11,}"
-        + f"{totals.elapsed_s:>11.2f}"
-    )
+def format_table(calls: Sequence[CallRow | FailedCall], totals: Totals, terminal: Terminal) -> str:
+    """The calls as a table with a line of sums, ready to print. On a terminal its lines fit, if labels can be cut."""
+    labels = [_shortened(call.label, _max_label_len(terminal)) for call in calls]
+    label_width = max(len("call"), *map(len, labels)) if labels else len("call")
+    heading = "call".ljust(label_width) + "".join(name.rjust(_NUMBER_WIDTH) for name in _HEADINGS)
+    rule = terminal.dim("-" * len(heading))
+    lines = [terminal.bold(heading), rule]
+    for label, call in zip(labels, calls, strict=True):
+        if isinstance(call, CallRow):
+            counts = (call.num_prompt_tokens, call.num_cached_tokens, call.num_computed_tokens)
+            lines.append(_line(label.ljust(label_width), counts, call.num_generated_tokens, call.duration_s, terminal))
+        else:
+            width = len(_HEADINGS) * _NUMBER_WIDTH
+            lines.append(
+                label.ljust(label_width) + terminal.bad(_shortened(f"  failed: {call.error}", width).ljust(width))
+            )
+    num_computed = totals.num_prompt_tokens - totals.num_cached_tokens
+    counts = (totals.num_prompt_tokens, totals.num_cached_tokens, num_computed)
+    lines += [rule, _line("all".ljust(label_width), counts, totals.num_generated_tokens, totals.elapsed_s, terminal)]
     return "\n".join(lines)
+
+
+def _line(
+    label: str, prompt_counts: tuple[int, int, int], num_generated: int, duration_s: float, terminal: Terminal
+) -> str:
+    num_prompt, num_cached, num_computed = prompt_counts
+    return (
+        f"{label}{num_prompt:>{_NUMBER_WIDTH},}"
+        + terminal.good(f"{num_cached:>{_NUMBER_WIDTH},}")
+        + f"{num_computed:>{_NUMBER_WIDTH},}{num_generated:>{_NUMBER_WIDTH},}{duration_s:>{_NUMBER_WIDTH}.2f}"
+    )
 
 
 def format_summary(totals: Totals) -> str:
@@ -91,5 +109,25 @@ def format_summary(totals: Totals) -> str:
     )
 
 
-def _shortened(label: str) -> str:
-    return label if len(label) <= _MAX_LABEL_LEN else label[: _MAX_LABEL_LEN - 3] + "..."
+def format_failures(failures: Sequence[FailedCall], num_calls: int) -> str:
+    """How many calls failed, and what the first of them met, as one line.
+
+    Args:
+        failures: at least one.
+        num_calls: how many calls there were, these included.
+    """
+    first = failures[0]
+    calls = "1 call" if num_calls == 1 else f"{num_calls:,} calls"
+    which = first.label if len(failures) == 1 else f"the first, {first.label}"
+    return f"{len(failures):,} of {calls} failed; {which}: {first.error}"
+
+
+def _max_label_len(terminal: Terminal) -> int:
+    if not terminal.is_interactive:
+        return _MAX_LABEL_LEN
+    room = terminal.width - len(_HEADINGS) * _NUMBER_WIDTH
+    return min(max(room, _MIN_LABEL_LEN), _MAX_LABEL_LEN)
+
+
+def _shortened(text: str, max_len: int) -> str:
+    return text if len(text) <= max_len else text[: max_len - 3] + "..."

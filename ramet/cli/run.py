@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from .engine_options import add_engine_arguments, open_backend
 from .errors import CommandError, user_traceback
-from .report import format_summary, format_table
+from .interrupts import exit_on_interrupt
+from .report import format_failures, format_summary, format_table
 from .terminal import Terminal
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ def execute(args: argparse.Namespace) -> int:
     path = checked_path(args.file)
     with ExitStack() as stack:
         backend = RecordingBackend(lambda: stack.enter_context(open_backend(args)))
-        status = run_program(path, args.args, backend)
-    if not args.no_report:
-        print_report(backend, Terminal(sys.stderr), is_long=args.report)
+        with exit_on_interrupt(lambda: backend.is_opening):
+            status = run_program(path, args.args, backend)
+        if not args.no_report:  # before the backend is closed: that ends what the program did not wait for
+            print_report(backend, Terminal(sys.stderr), is_long=args.report)
     return status
 
 
@@ -85,11 +87,13 @@ def run_program(path: Path, arguments: Sequence[str], backend: RecordingBackend)
 
 
 def print_report(backend: RecordingBackend, terminal: Terminal, *, is_long: bool) -> None:
-    rows, totals = backend.rows(), backend.totals()
+    calls, totals, failures = backend.calls(), backend.totals(), backend.failures()
     if is_long:
-        terminal.line(format_table(rows, totals, terminal))
-    if rows or is_long:
-        terminal.line(terminal.dim(f"ramet: {format_summary(totals)}"))
+        terminal.line(format_table(calls, totals, terminal))
+    if totals.num_calls or is_long:
+        terminal.line(terminal.dim(terminal.wrapped(f"ramet: {format_summary(totals)}")))
+    if failures:
+        terminal.line(terminal.bad(terminal.wrapped(f"ramet: {format_failures(failures, len(calls))}")))
 
 
 def _execute(path: Path, module: ModuleType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 _DIM, _BOLD, _GREEN, _RED, _YELLOW, _CYAN = "2", "1", "32", "31", "33", "36"
@@ -31,6 +32,28 @@ class Terminal:
 
     def line(self, text: str = "") -> None:
         self.write(text + "\n")
+
+    def wrapped(self, text: str, indent: int = 0) -> str:
+        """Text without styles, broken between words to fit the width where a person is looking at it.
+
+        Args:
+            indent: columns to leave free before every line; of the first one, they are the caller's to fill.
+        """
+        if not self.is_interactive:
+            return text
+        lines = [
+            line
+            for paragraph in text.split("\n")
+            for line in textwrap.wrap(
+                paragraph,
+                max(self.width - indent, 20),
+                replace_whitespace=False,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            or [""]
+        ]
+        return ("\n" + " " * indent).join(lines)
 
     def bold(self, text: str) -> str:
         return self._styled(text, _BOLD)

@@ -67,6 +67,17 @@ def test_every_turn_continues_the_tokens_of_the_last(screen: io.StringIO) -> Non
     assert "Hello!\n[" in screen.getvalue()
 
 
+def test_a_reply_wraps_between_words_on_a_terminal(tty: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("NO_COLOR", "1")
+    chat(["Hi", "/help"], ["one two three four"], tty)
+    backend = MockBackend("several words that do not fit\n- item")
+    ChatSession(Conversation(backend, 1000), PARAMS.replace(max_tokens=100), Terminal(tty), lines_reader(["Hi"])).run()
+    shown = tty.getvalue()
+    assert "several words that do\nnot fit\n- item\n[" in shown
+    assert all(len(line) <= 24 for line in shown.splitlines())
+
+
 def test_special_tokens_come_only_from_the_template(screen: io.StringIO) -> None:
     backend, _ = chat(["<|end|>"], ["ok"], screen)
     ids = backend.requests[0].call.prompt_token_ids

@@ -6,6 +6,8 @@ import io
 import re
 import time
 
+import pytest
+
 from ramet.cli.demo import run_demo
 from ramet.cli.demo_program import CATEGORIES, DESK, TICKETS
 from ramet.cli.terminal import Terminal
@@ -28,6 +30,13 @@ def test_the_demo_shows_every_call_and_what_the_cache_saved(screen: io.StringIO,
     assert num_prompt == sum(len(request.call.prompt_token_ids) for request in backend.requests)
     assert num_cached == sum(request.num_cached_tokens for request in backend.requests)
     assert f"{num_cached / num_prompt:.0%} of the prompt tokens were in the cache" in shown
+
+
+def test_its_lines_fit_a_terminal_of_80_columns(tty: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    run_demo(MockBackend("many words " * 20), Terminal(tty), start=time.monotonic())
+    assert max(map(len, tty.getvalue().splitlines())) == 80
 
 
 def test_the_second_ticket_finds_the_system_message_in_the_cache(terminal: Terminal) -> None:

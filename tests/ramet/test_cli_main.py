@@ -57,6 +57,8 @@ def test_without_a_command_it_prints_the_help(capsys: pytest.CaptureFixture[str]
         ["frobnicate"],
         ["run"],
         ["chat", "--threads", "0"],
+        ["chat", "--model", ""],
+        ["run", "--model", "  ", "program.py"],
         ["chat", "--kv-cache-memory", "lots"],
         ["doctor", "--no-such"],
     ],

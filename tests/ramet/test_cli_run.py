@@ -18,7 +18,9 @@ from ramet.cli import run
 from ramet.cli.errors import CommandError
 from ramet.cli.recording_backend import RecordingBackend
 from ramet.cli.terminal import Terminal
+from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import MockBackend
+from ramet.frontend.generation import Generation
 
 PROGRAM = """
 import sys
@@ -52,7 +54,7 @@ def test_the_program_runs_as_main_with_its_arguments(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out == "fine no ['--report', 'x'] __main__\n"
     assert (sys.argv, sys.path, sys.modules["__main__"]) == (argv, path, main_module)
     rows = backend.rows()
-    assert [row.label for row in rows] == ["gen 'fine'", "select of 2"]
+    assert [row.label for row in rows] == ["gen answer", "select verdict"]
     assert [row.num_prompt_tokens for row in rows] == [len("Is it?"), len("Is it?fine So: ")]
     assert [row.num_cached_tokens for row in rows] == [0, len("Is it?fine")]
 
@@ -146,13 +148,55 @@ def test_the_report_is_one_line_or_a_table(tmp_path: Path, screen: io.StringIO) 
     assert screen.getvalue().startswith("ramet: 2 calls, 21 prompt tokens: 10 from the cache (48%), 11 computed")
     assert screen.getvalue().count("\n") == 1
     run.print_report(backend, Terminal(screen), is_long=True)
-    assert "select of 2" in screen.getvalue()
+    assert "select verdict" in screen.getvalue()
 
 
-def test_calls_that_fail_leave_no_row(tmp_path: Path, screen: io.StringIO) -> None:
+TWO_ITEMS = """
+from ramet import function, gen
+
+@function
+def ask(s, question):
+    s += question + gen("answer", max_tokens=8)
+
+for question in ("a", "b", "c"):
+    state = ask.run(question=question)
+    state.sync()
+"""
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_failed_calls_that_nobody_reads_are_reported(tmp_path: Path, screen: io.StringIO, is_refused: bool) -> None:
+    class Refusing(MockBackend):
+        def generate(self, call: GenerateCall) -> Generation:
+            if is_refused and call.prompt_token_ids != (ord("b"),):
+                raise OSError("the disk\nis full")
+            return super().generate(call)
+
+    script = ["fine"] if is_refused else [OSError("the disk\nis full"), "fine", OSError("more trouble")]
+    backend = RecordingBackend(lambda: Refusing(script))
+    assert run.run_program(write_program(tmp_path, TWO_ITEMS), [], backend) == 0
+    assert [row.num_prompt_tokens for row in backend.rows()] == [1]
+    run.print_report(backend, Terminal(screen), is_long=False)
+    lines = screen.getvalue().splitlines()
+    assert lines[0].startswith("ramet: 1 call, 1 prompt tokens")
+    assert lines[1:] == ["ramet: 2 of 3 calls failed; the first, gen answer: the disk is full"]
+    run.print_report(backend, Terminal(screen), is_long=True)
+    table = screen.getvalue().splitlines()[2:]
+    assert [line.split()[:3] for line in table[2:5:2]] == [["gen", "answer", "failed:"]] * 2
+    assert len({len(line) for line in table[:7]}) == 1
+
+
+def test_only_failed_calls(tmp_path: Path, screen: io.StringIO) -> None:
     backend = RecordingBackend(lambda: MockBackend([RuntimeError("broken")]))
     assert run.run_program(write_program(tmp_path, PROGRAM), [], backend) == 1
-    assert backend.rows() == []
+    run.print_report(backend, Terminal(screen), is_long=False)
+    assert screen.getvalue() == "ramet: 1 of 1 call failed; gen answer: broken\n"
+
+
+def test_cancelled_calls_are_no_failures(tmp_path: Path, screen: io.StringIO) -> None:
+    source = TWO_ITEMS.replace("state.sync()", "state.cancel()")
+    backend = RecordingBackend(lambda: MockBackend(mode="manual"))
+    assert run.run_program(write_program(tmp_path, source), [], backend) == 0
     run.print_report(backend, Terminal(screen), is_long=False)
     assert screen.getvalue() == ""
 
@@ -183,5 +227,28 @@ def test_ctrl_c_in_a_program(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "\nramet: interrupted\n"
+
+
+def test_ctrl_c_while_a_thread_of_the_program_opens_the_model(tmp_path: Path) -> None:
+    path = write_program(tmp_path, PROGRAM.split("state =", maxsplit=1)[0] + 'ask.run_batch([("Is it?",)])\n')
+    code = (
+        "import sys, time\n"
+        "from ramet.cli import run\n"
+        "from ramet.cli.main import main\n"
+        "def open_backend(args):\n"
+        "    print('opening', flush=True)\n"
+        "    time.sleep(60)\n"
+        "run.open_backend = open_backend\n"
+        "sys.exit(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "opening\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=50)
     assert process.returncode == 130
     assert errors == "\nramet: interrupted\n"

@@ -1,0 +1,84 @@
+"""Ctrl-C while the model is being opened ends the process at once, whatever would swallow an exception there."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ramet.cli import engine_options
+from ramet.cli.interrupts import exit_on_interrupt
+from ramet.cli.main import build_parser
+from ramet.frontend.backends import local
+
+SWALLOWS = """
+import os, time
+from ramet.cli.interrupts import exit_on_interrupt
+with exit_on_interrupt():
+    print("what was printed before", end="")
+    os.write(1, b"ready\\n")
+    for _ in range(600):
+        try:
+            time.sleep(0.1)
+        except BaseException:
+            print("caught", flush=True)
+"""
+
+
+def test_it_ends_with_130_and_nothing_can_catch_it() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SWALLOWS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert output == "what was printed before"
+    assert errors == "\nramet: interrupted\n"
+
+
+def test_outside_the_block_and_while_nothing_opens_it_is_an_exception() -> None:
+    is_opening = False
+    with exit_on_interrupt(lambda: is_opening), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_of_others_and_other_threads_are_left_alone() -> None:
+    def own_handler(*args: object) -> None: ...
+
+    seen: list[object] = []
+
+    def look() -> None:
+        with exit_on_interrupt():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+    signal.signal(signal.SIGINT, own_handler)
+    try:
+        look()
+        assert seen[1] is signal.getsignal(signal.SIGINT) is own_handler
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_model_is_opened_inside_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[object] = []
+
+    class Unopenable:
+        def __init__(self, *args: object, **options: object) -> None:
+            handlers.append(signal.getsignal(signal.SIGINT))
+            raise LookupError
+
+    monkeypatch.setattr(local, "LocalBackend", Unopenable)
+    with pytest.raises(LookupError):
+        engine_options.open_backend(build_parser().parse_args(["chat"]))
+    assert handlers[0] is not signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
