@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -129,6 +130,7 @@ class EngineLoop:
         self._inbox: list[Callable[[], None]] = []
         self._handles: dict[str, RequestHandle] = {}
         self._is_stopping = False
+        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, name="ramet-engine", daemon=True)
         self._thread.start()
 
@@ -163,7 +165,12 @@ class EngineLoop:
         return future.result()
 
     def shutdown(self) -> None:
-        """Stop the thread. Requests still running end with EngineStoppedError. Idempotent."""
+        """Stop the thread. Requests still running end with EngineStoppedError. Idempotent.
+
+        Does nothing in a forked process: the thread, and whatever locks it held, are the parent's.
+        """
+        if os.getpid() != self._process_id:
+            return
         with self._wakeup:
             self._is_stopping = True
             self._wakeup.notify()
@@ -171,6 +178,10 @@ class EngineLoop:
             self._thread.join()
 
     def _post(self, message: Callable[[], None]) -> None:
+        if os.getpid() != self._process_id:
+            raise EngineStoppedError(
+                "the engine runs in the parent process; create an LLM in each process that needs one"
+            )
         with self._wakeup:
             if self._is_stopping:
                 raise EngineStoppedError("the engine was shut down; create a new LLM")

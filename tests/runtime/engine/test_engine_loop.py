@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -146,3 +148,27 @@ def test_a_broken_engine_hangs_nobody(make_engine, request_of):
         handle.result(timeout=30)
     with pytest.raises(EngineStoppedError):
         loop.submit(request_of("b", [1]))
+
+
+@pytest.mark.model
+def test_a_forked_process_is_told_and_ends():
+    """In a process of its own, whose threads are not those of the test run."""
+    program = """
+import os, sys
+from ramet import EngineStoppedError, LLM, SamplingParams
+llm = LLM("smollm2")
+handle = llm.submit("Once", SamplingParams(max_tokens=60, ignore_eos=True))
+if os.fork() == 0:
+    try:
+        llm.generate("Hi")
+    except EngineStoppedError as error:
+        print(error, flush=True)
+    sys.exit(0)
+_, status = os.wait()
+print(status, len(handle.result().outputs[0].token_ids))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout.splitlines() == [
+        "the engine runs in the parent process; create an LLM in each process that needs one",
+        "0 60",
+    ], result.stderr
