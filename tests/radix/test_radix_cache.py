@@ -268,7 +268,7 @@ def test_a_copy_that_was_not_carried_out_is_not_kept() -> None:
 
 
 def test_notes_of_a_partial_block_outlive_the_duplicate() -> None:
-    """Whoever learned something about tokens the tree has already, or covers, leaves the note with the block that stays."""
+    """A note about tokens that the tree has already, or is to cover, goes over to the block that stays."""
     cache = PrefixCache(8, 4)
     plain, _ = cache.acquire([1, 2, 3, 4, 5, 6], cache.match([1, 2, 3, 4, 5, 6]), 6) or pytest.fail("no room")
     noted, _ = cache.acquire([1, 2, 3, 4, 5, 6], cache.match([]), 6) or pytest.fail("no room")
