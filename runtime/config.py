@@ -117,6 +117,11 @@ class EngineConfig:
             raise InvalidConfigError(
                 f"long_prefill_token_threshold={self.long_prefill_token_threshold} must be 0 (off) or more"
             )
+        if self.long_prefill_token_threshold and not self.enable_chunked_prefill:
+            raise InvalidConfigError(
+                f"long_prefill_token_threshold={self.long_prefill_token_threshold} cuts long prompts into chunks, and "
+                "enable_chunked_prefill is off: turn it on, or leave the threshold at 0"
+            )
         if self.reserve not in ("estimate", "max"):
             raise InvalidConfigError(f"reserve={self.reserve!r} must be 'estimate' or 'max'")
         if not 0.0 <= self.schedule_conservativeness <= 100.0:

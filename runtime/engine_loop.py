@@ -37,8 +37,9 @@ class RequestHandle:
         owner: kept alive as long as the handle is, for an engine may end with its last user.
     """
 
-    def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
+    def __init__(self, request: Request, abort: Callable[[str], None], engine_thread: threading.Thread) -> None:
         self.request = request
+        self._engine_thread = engine_thread
         self.owner: object | None = None
         self._abort = abort
         self._changed = threading.Condition()
@@ -65,6 +66,7 @@ class RequestHandle:
 
     def wait(self, timeout: float | None = None) -> RequestOutput:
         """Like `result`, but a failure is returned inside the output."""
+        self._check_may_wait()
         with self._changed:
             if not self._changed.wait_for(lambda: self._output is not None, timeout):
                 raise TimeoutError(f"request {self.request.request_id} did not finish within {timeout} s")
@@ -78,6 +80,7 @@ class RequestHandle:
             RequestFailedError: after the last chunk, if the request failed or was aborted.
         """
         for idx in itertools.count():
+            self._check_may_wait()
             with self._changed:
                 self._changed.wait_for(lambda idx=idx: len(self._chunks) > idx)  # type: ignore[misc]
                 chunk = self._chunks[idx]
@@ -86,6 +89,13 @@ class RequestHandle:
             yield chunk
             if chunk.output is not None:
                 return
+
+    def _check_may_wait(self) -> None:
+        if threading.current_thread() is self._engine_thread and not self.is_done:
+            raise RuntimeError(
+                f"a callback runs on the engine's thread and cannot wait there for request {self.request.request_id}: "
+                "add a callback to it, or wait in a thread of your own"
+            )
 
     def abort(self) -> None:
         """Cancel it. Its blocks are free after the engine's next step; `result` then raises RequestAbortedError."""
@@ -147,12 +157,14 @@ class EngineLoop:
         """Queue requests so that the same step takes them in. All are refused if one is."""
         for request in requests:
             check_request(request, self._engine.limits)
-        handles = [RequestHandle(request, self._post_abort) for request in requests]
+        handles = [RequestHandle(request, self._post_abort, self._thread) for request in requests]
         self._post(lambda: self._take_in(handles))
         return handles
 
     def call(self, function: Callable[[Engine], T]) -> T:
         """Run a function on the engine's thread between two steps and return its result."""
+        if threading.current_thread() is self._thread:  # from a callback: this is between two steps
+            return function(self._engine)
         future: Future[T] = Future()
 
         def run() -> None:
@@ -248,10 +260,10 @@ class EngineLoop:
 
 
 def _call_safely(callback: Callable[[T], None], argument: T) -> None:
-    """A callback that raises must not stop the engine."""
+    """A callback that raises, or calls sys.exit, must not stop the engine."""
     try:
         callback(argument)
-    except Exception:
+    except BaseException:
         logger.exception("The callback %r of a request raised", callback)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import secrets
 import sys
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -82,6 +83,7 @@ class LLM:
         # Also at exit: a thread that is inside a kernel when the interpreter goes away takes the process down with it.
         weakref.finalize(self, self._loop.shutdown)
         self._request_ids = itertools.count()
+        self._id_prefix = secrets.token_hex(4)
 
     def generate(
         self,
@@ -156,7 +158,8 @@ class LLM:
             handle.abort()
 
     def new_request_id(self) -> str:
-        return f"request-{next(self._request_ids)}"
+        """An id that no request has, whatever ids others choose."""
+        return f"{self._id_prefix}-{next(self._request_ids)}"
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached block that no running request holds. Returns how many blocks were freed."""

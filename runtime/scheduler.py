@@ -63,6 +63,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+        # Each running sequence needs a token and a row of logits in every step; more than that would stall decodes.
+        self._max_num_running = min(config.max_num_seqs, config.max_num_batched_tokens, config.max_num_logit_rows)
 
     @property
     def has_work(self) -> bool:
@@ -130,10 +132,10 @@ class Scheduler:
     def _admit_waiting(self, batch: Batch, budget: StepBudget) -> None:
         if not self.waiting or budget.num_tokens <= 0 or budget.num_seqs <= 0:
             return
-        if len(self.running) >= self.config.max_num_seqs:
+        if len(self.running) >= self._max_num_running:
             return
         for sequence in self._ordered_waiting():
-            if budget.num_tokens <= 0 or budget.num_seqs <= 0 or len(self.running) >= self.config.max_num_seqs:
+            if budget.num_tokens <= 0 or budget.num_seqs <= 0 or len(self.running) >= self._max_num_running:
                 return
             match = self._match(sequence)
             if self._is_worth_waiting(sequence, match):

@@ -97,6 +97,19 @@ def test_running_decodes_are_in_every_step(make_engine, request_of, run):
     assert [num for batch in batches for name, _, num in batch if name == "long"][:3] == [13, 13, 13]
 
 
+@pytest.mark.parametrize("budget", [{"max_num_batched_tokens": 3}, {"max_num_logit_rows": 3}])
+def test_no_more_run_than_every_step_has_room_for(make_engine, request_of, run, budget):
+    engine = make_engine(**budget)
+    for idx in range(6):
+        engine.add_request(request_of(str(idx), tokens(idx * 11, 1), max_tokens=10, ignore_eos=True))
+    run(engine)
+    for idx in range(6):
+        steps = [
+            step for step, batch in enumerate(engine.runner.batches) if any(name == str(idx) for name, _, _ in batch)
+        ]
+        assert steps == list(range(steps[0], steps[0] + 10))
+
+
 def test_preemption_recomputes_and_says_so(make_engine, request_of, run, caplog):
     prompts = {str(idx): tokens(idx * 11, 20) for idx in range(4)}
     big = make_engine(num_blocks=100)

@@ -172,3 +172,25 @@ print(status, len(handle.result().outputs[0].token_ids))
         "the engine runs in the parent process; create an LLM in each process that needs one",
         "0 60",
     ], result.stderr
+
+
+def test_callbacks_may_use_the_engine_but_not_wait_for_it(loop, request_of, caplog):
+    seen: dict[str, object] = {}
+    second_done = threading.Event()
+
+    def callback(done) -> None:
+        seen["freed"] = loop.call(lambda engine: engine.reset_prefix_cache())
+        second = loop.submit(request_of("second", [1, 2]))
+        second.add_done_callback(lambda handle: second_done.set())
+        for wait in (second.result, lambda: list(second.stream())):
+            try:
+                wait()
+            except RuntimeError as error:
+                seen.setdefault("errors", []).append(str(error))
+        sys.exit(1)
+
+    loop.submit(request_of("first", [1])).add_done_callback(callback)
+    assert second_done.wait(timeout=30)
+    assert len(seen["errors"]) == 2
+    assert "cannot wait there for request second" in seen["errors"][0]
+    assert loop.submit(request_of("third", [1])).result(timeout=30).finished

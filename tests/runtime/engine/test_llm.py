@@ -123,6 +123,10 @@ def test_unknown_options_and_models_are_refused_before_anything_is_loaded():
         ({"reserve": "min"}, "reserve='min' must be 'estimate' or 'max'"),
         ({"schedule_conservativeness": -1.0}, r"schedule_conservativeness=-1\.0 must lie in \[0, 100\]"),
         ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold=-1"),
+        (
+            {"long_prefill_token_threshold": 4, "enable_chunked_prefill": False},
+            "long_prefill_token_threshold=4 cuts long prompts into chunks, and enable_chunked_prefill is off",
+        ),
         ({"kv_cache_memory": True}, "kv_cache_memory=True"),
         ({"schedule_policy": "speed"}, "schedule_policy='speed'"),
         ({"eviction_policy": "mru"}, "eviction_policy='mru'"),
