@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..sampling_params import SamplingParams
 from .errors import InvalidRequestError
 from .request import Request
 
@@ -42,6 +43,10 @@ def check_request(request: Request, limits: RequestLimits) -> None:
     Raises:
         InvalidRequestError: malformed, or it could never be served even by an idle engine.
     """
+    if not isinstance(request, Request) or not isinstance(request.request_id, str):
+        raise InvalidRequestError(f"a request must be a Request with a string as its id, not {request!r}")
+    if not isinstance(request.sampling_params, SamplingParams):
+        raise InvalidRequestError(f"sampling_params must be a SamplingParams, not {request.sampling_params!r}")
     if not request.prompt_token_ids:
         raise InvalidRequestError("the prompt is empty: it must have at least one token")
     params = request.sampling_params

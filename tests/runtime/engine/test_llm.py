@@ -154,6 +154,10 @@ def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
     ):
         with pytest.raises(InvalidRequestError, match=message):
             smollm2.generate("x", ONE, **fields)
+    with pytest.raises(InvalidRequestError, match="sampling_params must be a SamplingParams, not"):
+        smollm2.submit("x", {"n": 1})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="a request must be a Request"):
+        smollm2.submit_requests(["x"])  # type: ignore[list-item]
     bad = [{"role": "user", "content": 3}]
     for call in (smollm2.generate, smollm2.submit):
         with pytest.raises(InvalidRequestError, match="content"):
