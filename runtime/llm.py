@@ -33,6 +33,9 @@ from .tokenizer import load_tokenizer
 from .weights.load import load_model
 from .weights.resolve import resolve_model
 
+MAX_THREADS = 1024
+"""More than any machine has; OpenMP crashes on absurd numbers."""
+
 
 class LLM:
     """A loaded model behind a continuous-batching engine with a prefix cache.
@@ -212,7 +215,7 @@ class LLM:
         return request
 
     def _wait_all(self, handles: list[RequestHandle], use_tqdm: bool | None) -> list[RequestOutput]:
-        is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and sys.stderr.isatty()
+        is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and _has_terminal()
         try:
             return [
                 handle.wait()
@@ -232,7 +235,7 @@ class _ProgressBar:
             desc=description,
             unit="tensor",
             leave=False,
-            disable=not (sys.stderr.isatty() if is_shown is None else is_shown),
+            disable=not (_has_terminal() if is_shown is None else is_shown),
         )
 
     def update(self, done: int, total: int) -> None:
@@ -246,6 +249,11 @@ class _ProgressBar:
         self._bar.close()
 
 
+def _has_terminal() -> bool:
+    """A daemon may have no standard error stream at all."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def _engine_config(options: dict[str, Any]) -> EngineConfig:
     known = {option.name for option in dataclasses.fields(EngineConfig)}
     unknown = sorted(set(options) - known)
@@ -257,9 +265,9 @@ def _engine_config(options: dict[str, Any]) -> EngineConfig:
 
 def _checked_num_threads(num_threads: int | None) -> int:
     if num_threads is None:
-        return default_num_threads()
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-        raise InvalidConfigError(f"num_threads={num_threads!r} must be a positive integer, or None for all cores")
+        num_threads = default_num_threads()
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or not 1 <= num_threads <= MAX_THREADS:
+        raise InvalidConfigError(f"num_threads={num_threads!r} must be an integer from 1 to {MAX_THREADS}, or None")
     return num_threads
 
 

@@ -21,10 +21,13 @@ from torch import Tensor
 
 from ..sampling_params import SamplingParams
 from .logprobs import Ids, Logprob, Row, largest, logprobs_of, to_numpy
-from .random_stream import uniform
+from .random_stream import waiting_times
 
 _MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
 _LIKELY = np.float32(2.0**-7)
+_NEGLIGIBLE = np.float32(1e-13)
+"""A token this much less likely than the likeliest is not drawn: all of them together come up once in 10**8 draws."""
+
 _BLOCK_LEN = 512
 
 
@@ -147,8 +150,7 @@ def _choose(logits: Row, row: SamplingRow) -> int | str:
     if row.params.is_greedy:
         return int(logits.argmax())
     token_ids, weights = kept_tokens(logits, row.params)
-    idx = _draw(weights, uniform(row.seed, row.sample_idx, len(row.token_ids)))
-    return idx if token_ids is None else int(token_ids[idx])
+    return _draw(token_ids, weights, row)
 
 
 def _nothing_left(row: SamplingRow, vocab_size: int) -> str:
@@ -252,10 +254,16 @@ def _nucleus(weights: Row, top_p: float) -> Ids:
     return kept
 
 
-def _draw(weights: Row, number: float) -> int:
-    """Index of the weight in which `number`, in [0, 1), of the way through their sum falls; never one of weight 0."""
-    sums = _block_sums(weights)
-    return _find_share(weights, sums, number * float(sums[-1]), "right")
+def _draw(token_ids: Ids | None, weights: Row, row: SamplingRow) -> int:
+    """A token drawn in proportion to its weight: the winner of a race in which each arrives after an exponential time.
+
+    Each token has its own random number, so weights that differ by rounding give the same winner, but for races as
+    close as that; walking through a running sum with one number would move every border between two tokens.
+    """
+    running = np.flatnonzero(weights > _NEGLIGIBLE * weights.max())
+    ids = running if token_ids is None else token_ids[running]
+    arrivals = waiting_times(row.seed, row.sample_idx, len(row.token_ids), ids) / weights[running]
+    return int(ids[arrivals.argmin()])
 
 
 def _block_sums(weights: Row) -> NDArray[np.float64]:

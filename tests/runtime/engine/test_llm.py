@@ -138,10 +138,12 @@ def test_options_are_checked_when_the_config_is_built(options, message):
 
 
 def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
-    with pytest.raises(InvalidConfigError, match="num_threads=-1 must be a positive integer"):
+    with pytest.raises(InvalidConfigError, match="num_threads=-1 must be an integer from 1 to 1024"):
         LLM("smollm2", num_threads=-1)
     with pytest.raises(InvalidConfigError, match="num_threads=0"):
         LLM("smollm2", num_threads=0)
+    with pytest.raises(InvalidConfigError, match="num_threads=100000"):
+        LLM("smollm2", num_threads=100_000)
     with pytest.raises(InvalidConfigError, match="tpu"):
         LLM("smollm2", device="tpu")
     with pytest.raises(InvalidRequestError, match="unknown argument 'prio'; a request may have"):
