@@ -80,7 +80,13 @@ class LLM:
             )
         self.model_config = network.config
         self.kernels_name = kernels.name
-        runner = ModelRunner(network, kernels, _num_blocks(self.config, network.config), self.config.block_size)
+        num_blocks = _num_blocks(self.config, network.config)
+        try:
+            runner = ModelRunner(network, kernels, num_blocks, self.config.block_size)
+        except (OSError, OverflowError, MemoryError) as error:
+            raise InvalidConfigError(
+                f"a KV cache of {num_blocks} blocks does not fit in memory: lower num_blocks or kv_cache_memory"
+            ) from error
         self._engine = Engine(self.config, runner, self.tokenizer, network.max_model_len)
         self._loop = EngineLoop(self._engine)
         # Also at exit: a thread that is inside a kernel when the interpreter goes away takes the process down with it.

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_output_safe() -> None:
-    """A model may write any character; a terminal that cannot show one shows a question mark instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
+    """A model may write any character, and input may hold bytes that are none: a replacement is shown or read."""
+    for stream in (sys.stdout, sys.stderr, sys.stdin):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

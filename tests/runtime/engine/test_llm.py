@@ -142,6 +142,8 @@ def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
         LLM("smollm2", num_threads=-1)
     with pytest.raises(InvalidConfigError, match="num_threads=0"):
         LLM("smollm2", num_threads=0)
+    with pytest.raises(InvalidConfigError, match="a KV cache of 1000000000000 blocks does not fit in memory"):
+        LLM("smollm2", num_blocks=10**12)
     with pytest.raises(InvalidConfigError, match="num_threads=100000"):
         LLM("smollm2", num_threads=100_000)
     with pytest.raises(InvalidConfigError, match="tpu"):
