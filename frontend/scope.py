@@ -17,6 +17,8 @@ from .run_context import RunContext
 from .values import Joined, OnError, Value
 
 MAX_BRANCHES = 4096
+MAX_FORK_DEPTH = 64
+"""Starting a branch of a branch takes stack; far fewer than this are in use anywhere."""
 
 
 class Scope:
@@ -108,11 +110,15 @@ class Scope:
         """New branches that start from here.
 
         Raises:
-            InvalidProgramError: size is not an integer from 1 to 4096.
+            InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep.
         """
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BRANCHES:
             raise InvalidProgramError(
                 f"fork({size!r}) is not allowed: give a number of branches from 1 to {MAX_BRANCHES}"
+            )
+        if len(self._branch) >= MAX_FORK_DEPTH:
+            raise InvalidProgramError(
+                f"forks are nested more than {MAX_FORK_DEPTH} deep: go on in the same branch where only one is needed"
             )
         record = self._record("fork")
         record.num_branches = size

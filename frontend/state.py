@@ -83,7 +83,7 @@ class ProgramState:
         """Branches that start from this state and run side by side. What they share is computed once. Does not block.
 
         Raises:
-            InvalidProgramError: size is not an integer from 1 to 4096.
+            InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep.
         """
         branches = [ProgramState(scope) for scope in self._scope.fork(size)]
         return ForkGroup(branches, self._join)

@@ -277,3 +277,22 @@ def test_join_result_shows_what_is_pending() -> None:
     assert repr(joined) == "<JoinedValues {'x': pending}>"
     backend.answer_all()
     assert repr(joined) == "<JoinedValues {'x': done}>"
+
+
+def test_forks_nested_too_deep_are_refused_and_none_hangs() -> None:
+    @function
+    def nest(s: ProgramState, depth: int) -> ProgramState:
+        s += "a" + gen("first", max_tokens=2)
+        for _ in range(depth):
+            (s,) = s.fork(1)
+            s += "b"
+        s += gen("x", max_tokens=2)
+        return s
+
+    backend = MockBackend(mode="background")
+    deepest = nest.run(64, backend=backend).return_value
+    assert isinstance(deepest, ProgramState)
+    assert deepest.get("x", timeout=30) == "ok"
+    with pytest.raises(InvalidProgramError, match="nested more than 64 deep"):
+        nest.run(65, backend=backend)
+    backend.close()
