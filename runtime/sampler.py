@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -245,7 +244,7 @@ def _nucleus(weights: Row, top_p: float) -> Ids:
     if candidates.sum(dtype=np.float64) < target:
         candidates = weights[np.flatnonzero(weights >= floor)]
     ranked = np.sort(candidates)[::-1]
-    num_kept = _find_share(ranked, _block_sums(ranked), target, "left") + 1
+    num_kept = _find_share(ranked, _block_sums(ranked), target) + 1
     smallest = ranked[num_kept - 1]
     kept = np.flatnonzero(weights >= smallest)
     num_surplus = len(kept) - num_kept
@@ -271,19 +270,19 @@ def _block_sums(weights: Row) -> NDArray[np.float64]:
     return np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK_LEN), dtype=np.float64).cumsum()
 
 
-def _find_share(weights: Row, sums: NDArray[np.float64], target: float, side: Literal["left", "right"]) -> int:
-    """First index at which the running sum of weights [N] reaches (left) or exceeds (right) the target.
+def _find_share(weights: Row, sums: NDArray[np.float64], target: float) -> int:
+    """First index at which the running sum of weights [N] reaches the target.
 
     `sums` are the weights' block sums, so that only one block is walked through. Where rounding puts the target
     beyond the sum, it is the last index of positive weight.
     """
-    block_idx = _find(sums, target, side)
+    block_idx = _find(sums, target)
     start = block_idx * _BLOCK_LEN
     before = float(sums[block_idx - 1]) if block_idx else 0.0
     block = weights[start : start + _BLOCK_LEN].cumsum(dtype=np.float64)
-    return start + _find(block, target - before, side)
+    return start + _find(block, target - before)
 
 
-def _find(running: NDArray[np.float64], target: float, side: Literal["left", "right"]) -> int:
+def _find(running: NDArray[np.float64], target: float) -> int:
     last_positive = np.searchsorted(running, running[-1])
-    return int(min(np.searchsorted(running, target, side), last_positive))
+    return int(min(np.searchsorted(running, target), last_positive))
