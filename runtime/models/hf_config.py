@@ -13,6 +13,7 @@ MAX_SIZE = 1 << 24
 """No size in a configuration (layers, heads, vocabulary, width, context) is larger; a corrupt file may claim so."""
 
 MAX_LAYERS = 1024
+MAX_HEAD_DIM = 4096
 
 ROPE_TYPES: tuple[RopeType, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "factors")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import ModelConfig
-from .hf_config import HFConfig
+from .hf_config import MAX_HEAD_DIM, HFConfig
 
 
 def read_rotary_config(
@@ -30,6 +30,8 @@ def read_rotary_config(
         if hidden_size % num_heads:
             raise hf.fail("hidden_size", hidden_size, f"it must be a multiple of num_attention_heads={num_heads}")
         head_dim = hidden_size // num_heads
+    if head_dim > MAX_HEAD_DIM:  # before any table of that width is made
+        raise hf.fail("head_dim", head_dim, f"it must be at most {MAX_HEAD_DIM}")
     num_kv_heads = hf.size("num_key_value_heads", default_num_kv_heads or num_heads)
     if num_heads % num_kv_heads:
         raise hf.fail("num_key_value_heads", num_kv_heads, f"it must divide num_attention_heads={num_heads}")

@@ -134,6 +134,7 @@ def test_unknown_architecture_lists_the_known(saved: tuple[Path, Any], reference
         ({"vocab_size": "many"}, "vocab_size='many'"),
         ({"num_hidden_layers": 3}, r"tensor 'model.layers.2.input_layernorm.weight' of shape \[32\] is missing"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers=1000000"),
+        ({"head_dim": 200_000}, "head_dim=200000.*at most 4096"),
         ({"num_key_value_heads": 3}, "must divide num_attention_heads=4"),
         ({"head_dim": 7}, "rotary dimension 7 .* must be even"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
