@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -29,40 +30,54 @@ def _torch(device: torch.device) -> Kernels:
     return TorchKernels(device)
 
 
-KERNELS: dict[str, Callable[[torch.device], Kernels]] = {
-    "reference": _reference,
-    "torch": _torch,
+@dataclass(frozen=True, slots=True)
+class KernelsEntry:
+    """An entry of KERNELS: how the backend is made, and the device types it runs on."""
+
+    make: Callable[[torch.device], Kernels]
+    device_types: tuple[str, ...]
+
+
+DEVICE_TYPES = ("cpu", "cuda")
+KERNELS: dict[str, KernelsEntry] = {
+    "reference": KernelsEntry(_reference, DEVICE_TYPES),
+    "torch": KernelsEntry(_torch, DEVICE_TYPES),
 }
 DEFAULT_KERNELS = "torch"
-DEVICE_TYPES = ("cpu", "cuda")
 
 
 def select_kernels(device: str | torch.device, name: str | None = None) -> Kernels:
-    """The ops for a device: the backend called `name`, or the fastest one there.
+    """The ops for a device: the backend called `name`, or the default one, which computes in fp32 on any device.
 
     Args:
-        device: "cpu", "cuda", "cuda:1", ..., or "auto": the first CUDA device, or the CPU where there is none.
+        device: "cpu", "cuda", "cuda:1", ..., or "auto": the first CUDA device, or the CPU where there is none or the
+            backend does not run on it.
 
     Raises:
         UnknownKernelsError: no such name.
-        UnsupportedDeviceError: no such device, or one that no backend runs on.
+        UnsupportedDeviceError: no such device, or one that the backend does not run on.
     """
-    checked = _check_device(device)
     chosen = DEFAULT_KERNELS if name is None else name
     if chosen not in KERNELS:
         raise UnknownKernelsError(f"kernels={name!r} is not known; the known ones are {', '.join(sorted(KERNELS))}")
-    return KERNELS[chosen](checked)
+    entry = KERNELS[chosen]
+    return entry.make(check_device(device, entry.device_types))
 
 
-def _check_device(device: str | torch.device) -> torch.device:
+def check_device(device: str | torch.device, device_types: Sequence[str] = DEVICE_TYPES) -> torch.device:
+    """The device that a name means, among these types; "auto" as in `select_kernels`.
+
+    Raises:
+        UnsupportedDeviceError: no such device, or one of another type.
+    """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if "cuda" in device_types and torch.cuda.is_available() else "cpu"
     try:
         checked = torch.device(device)
     except RuntimeError as error:
         raise UnsupportedDeviceError(f"device={device!r} is not a device name; use 'auto', 'cpu' or 'cuda'") from error
-    if checked.type not in DEVICE_TYPES:
-        raise UnsupportedDeviceError(f"device={device!r} is not supported; use one of {', '.join(DEVICE_TYPES)}")
+    if checked.type not in device_types:
+        raise UnsupportedDeviceError(f"device={device!r} is not supported; use one of {', '.join(device_types)}")
     if checked.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedDeviceError(
             f"device={device!r} was asked for, but this torch ({torch.__version__}) sees no CUDA device; "

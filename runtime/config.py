@@ -1,7 +1,7 @@
 """EngineConfig: every option of the engine, checked when it is built. The environment is read nowhere else.
 
-`RAMET_MODEL`, `RAMET_NUM_THREADS` and `RAMET_KV_CACHE_MEMORY` give defaults; `RAMET_CACHE_DIR` is where converted
-tokenizers are kept.
+`RAMET_MODEL`, `RAMET_KERNELS`, `RAMET_NUM_THREADS` and `RAMET_KV_CACHE_MEMORY` give defaults; `RAMET_CACHE_DIR` is
+where converted tokenizers are kept.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ def cache_dir() -> Path:
 def default_model() -> str:
     """RAMET_MODEL, or the bundled model."""
     return os.environ.get("RAMET_MODEL", "smollm2")
+
+
+def default_kernels() -> str | None:
+    """RAMET_KERNELS, or None: the fastest there is."""
+    return os.environ.get("RAMET_KERNELS") or None
 
 
 def default_num_threads() -> int:

@@ -14,23 +14,18 @@ from typing import Any, Unpack
 import torch
 from tqdm import tqdm
 
-from ..kernels.dispatch import select_kernels
-from ..kernels.interface import Kernels
 from ..sampling_params import SamplingParams
-from .config import EngineConfig, default_kv_cache_memory, default_model, default_num_threads
+from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
 from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
-from .kv_cache import KVCache
 from .metrics import EngineMetrics
-from .models.base import ModelConfig
 from .outputs import OutputChunk, RequestOutput
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
 from .request_check import check_request
-from .runner import ModelRunner
+from .runner_factory import RunnerSpec, build_runner, runner_candidates
 from .tokenizer import load_tokenizer
-from .weights.load import load_model
 from .weights.resolve import resolve_model
 
 MAX_THREADS = 1024
@@ -44,6 +39,7 @@ class LLM:
         model: "smollm2" (the bundled model, the default), a `.gguf` file, a Hugging Face directory with safetensors,
             or a hub id where there is a network.
         device: "auto" or a torch device.
+        kernels: what computes the model, a key of RUNNERS in `runner_factory.py`; None takes the fastest there is.
         num_threads: CPU threads of the kernels; None takes the cores available.
         show_progress: draw progress bars while loading; None does so on a terminal.
         engine_options: any field of EngineConfig, such as num_blocks=..., max_num_batched_tokens=....
@@ -63,6 +59,7 @@ class LLM:
         model: str | None = None,
         *,
         device: str = "auto",
+        kernels: str | None = None,
         num_threads: int | None = None,
         show_progress: bool | None = None,
         **engine_options: Any,
@@ -71,23 +68,21 @@ class LLM:
         self.model_name = default_model() if model is None else model
         self.num_threads = _checked_num_threads(num_threads)
         torch.set_num_threads(self.num_threads)
-        kernels = _select_kernels(device)
+        candidates = runner_candidates(default_kernels() if kernels is None else kernels, device)
         checkpoint = resolve_model(self.model_name)
         self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
         with _ProgressBar("Loading weights", show_progress) as progress:
-            network = load_model(
-                checkpoint, kernels, max_model_len=self.config.max_model_len, on_progress=progress.update
+            spec = RunnerSpec(
+                checkpoint=checkpoint,
+                config=self.config,
+                device=device,
+                num_threads=self.num_threads,
+                on_progress=progress.update,
             )
-        self.model_config = network.config
-        self.kernels_name = kernels.name
-        num_blocks = _num_blocks(self.config, network.config)
-        try:
-            runner = ModelRunner(network, kernels, num_blocks, self.config.block_size)
-        except (OSError, OverflowError, MemoryError) as error:
-            raise InvalidConfigError(
-                f"a KV cache of {num_blocks} blocks does not fit in memory: lower num_blocks or kv_cache_memory"
-            ) from error
-        self._engine = Engine(self.config, runner, self.tokenizer, network.max_model_len)
+            loaded = build_runner(candidates, spec)
+        self.model_config = loaded.model_config
+        self.kernels_name = loaded.kernels_name
+        self._engine = Engine(self.config, loaded.runner, self.tokenizer, loaded.max_model_len)
         self._loop = EngineLoop(self._engine)
         # Also at exit: a thread that is inside a kernel when the interpreter goes away takes the process down with it.
         weakref.finalize(self, self._loop.shutdown)
@@ -264,7 +259,7 @@ def _engine_config(options: dict[str, Any]) -> EngineConfig:
     known = {option.name for option in dataclasses.fields(EngineConfig)}
     unknown = sorted(set(options) - known)
     if unknown:
-        names = sorted(known | {"device", "num_threads", "show_progress"})
+        names = sorted(known | {"device", "kernels", "num_threads", "show_progress"})
         raise InvalidConfigError(f"unknown option {unknown[0]!r}; an LLM takes a model and {', '.join(names)}")
     return EngineConfig(**options)
 
@@ -275,13 +270,6 @@ def _checked_num_threads(num_threads: int | None) -> int:
     if isinstance(num_threads, bool) or not isinstance(num_threads, int) or not 1 <= num_threads <= MAX_THREADS:
         raise InvalidConfigError(f"num_threads={num_threads!r} must be an integer from 1 to {MAX_THREADS}, or None")
     return num_threads
-
-
-def _select_kernels(device: str) -> Kernels:
-    try:
-        return select_kernels(device)
-    except ValueError as error:
-        raise InvalidConfigError(str(error)) from error
 
 
 def _one_per_prompt(
@@ -311,10 +299,3 @@ def _named(idx: int, make: Callable[[], Request]) -> Request:
         return make()
     except ValueError as error:
         raise InvalidRequestError(f"prompt {idx}: {error}") from error
-
-
-def _num_blocks(config: EngineConfig, model_config: ModelConfig) -> int:
-    if config.num_blocks is not None:
-        return config.num_blocks
-    budget = config.kv_cache_memory or default_kv_cache_memory()
-    return KVCache.num_blocks_in(budget, model_config, config.block_size)

@@ -22,6 +22,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads (default: the cores available)")
     group.add_argument("--device", default="auto", help="auto (default) or a torch device")
+    group.add_argument(
+        "--kernels", metavar="NAME", help="what computes the model, such as torch (default: the fastest there is)"
+    )
     group.add_argument("--max-model-len", type=positive_int, metavar="N", help="longest context in tokens")
     group.add_argument(
         "--kv-cache-memory", type=byte_count, metavar="SIZE", help="bytes for the cache, such as 512M or 2G"
@@ -42,7 +45,9 @@ def open_backend(args: argparse.Namespace) -> LocalBackend:
     with exit_on_interrupt():
         from ..frontend.backends.local import LocalBackend
 
-        return LocalBackend(args.model, device=args.device, num_threads=args.threads, **engine_options(args))
+        return LocalBackend(
+            args.model, device=args.device, kernels=args.kernels, num_threads=args.threads, **engine_options(args)
+        )
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:

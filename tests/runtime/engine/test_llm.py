@@ -148,6 +148,8 @@ def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
         LLM("smollm2", num_threads=100_000)
     with pytest.raises(InvalidConfigError, match="tpu"):
         LLM("smollm2", device="tpu")
+    with pytest.raises(InvalidConfigError, match="kernels='fast' is unknown; choose one of"):
+        LLM("smollm2", kernels="fast")
     with pytest.raises(InvalidRequestError, match="unknown argument 'prio'; a request may have"):
         smollm2.submit("x", ONE, prio=1)  # type: ignore[call-arg]
     for fields, message in (
@@ -166,6 +168,14 @@ def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
     for call in (smollm2.generate, smollm2.submit):
         with pytest.raises(InvalidRequestError, match="content"):
             call(bad, ONE)
+
+
+def test_the_environment_chooses_kernels_where_no_argument_does(monkeypatch):
+    monkeypatch.setenv("RAMET_KERNELS", "swift")
+    with pytest.raises(InvalidConfigError, match="kernels='swift' is unknown"):
+        LLM("smollm2")
+    with pytest.raises(ModelLoadError, match="does not exist"):
+        LLM("no-such-model.gguf", kernels="torch")
 
 
 def test_namespaces_keep_caches_apart(smollm2: LLM):
