@@ -1,7 +1,8 @@
 """EngineConfig: every option of the engine, checked when it is built. The environment is read nowhere else.
 
 `RAMET_MODEL`, `RAMET_KERNELS`, `RAMET_NUM_THREADS` and `RAMET_KV_CACHE_MEMORY` give defaults; `RAMET_CACHE_DIR` is
-where converted tokenizers are kept.
+where converted tokenizers and compiled kernels are kept; `RAMET_CPU_ISA` and `CXX` say which build of the CPU kernels
+is taken and what compiles them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,16 @@ def default_model() -> str:
 def default_kernels() -> str | None:
     """RAMET_KERNELS, or None: the fastest there is."""
     return os.environ.get("RAMET_KERNELS") or None
+
+
+def default_cpu_isa() -> str | None:
+    """RAMET_CPU_ISA, or None: the best that the processor has."""
+    return os.environ.get("RAMET_CPU_ISA") or None
+
+
+def default_compiler() -> str | None:
+    """CXX, the usual name of the C++ compiler's variable, or None: the first that the system has."""
+    return os.environ.get("CXX") or None
 
 
 def default_num_threads() -> int:
