@@ -1,4 +1,4 @@
-"""What tests of several rooms share: the bundled model, loaded once."""
+"""What tests of several rooms share: the bundled model, loaded once, and what happens where there is no compiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from ramet.kernels.cpu.compiler import find_compiler
+from ramet.kernels.cpu.errors import CompilerNotFoundError
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `compiler` are skipped where there is none, but fail where one is required: in CI."""
+    if item.get_closest_marker("compiler") is None:
+        return
+    try:
+        find_compiler(os.environ.get("CXX") or None)
+    except CompilerNotFoundError as error:
+        if os.environ.get("RAMET_TESTS_REQUIRE_COMPILER") == "1":
+            pytest.fail(f"{error}; or set RAMET_TESTS_REQUIRE_COMPILER=0")
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -150,12 +150,16 @@ _MACOS_KEYS = {
 
 
 def _macos_flags() -> frozenset[str]:
-    """From sysctl, which prints `key: 1` for what there is and leaves out keys it does not know."""
     try:
         result = subprocess.run(
             ["/usr/sbin/sysctl", *_MACOS_KEYS], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return frozenset()
-    lines = (line.partition(":") for line in result.stdout.splitlines())
+    return flags_in_sysctl(result.stdout)
+
+
+def flags_in_sysctl(text: str) -> frozenset[str]:
+    """The flags in the output of sysctl: it prints `key: 1` for what there is and leaves out keys it does not know."""
+    lines = (line.partition(":") for line in text.splitlines())
     return frozenset(_MACOS_KEYS[key] for key, _, value in lines if key in _MACOS_KEYS and value.strip() == "1")
