@@ -6,6 +6,7 @@ import ctypes
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from .build import (
     find_cached,
     find_prebuilt,
 )
+from .compiler import find_compiler
 from .errors import BuildFailedError, CompilerNotFoundError, CpuLibraryError, LoadFailedError
 from .isa import check_isa, supported_isas
 
@@ -86,6 +88,26 @@ def load_cpu_library(
                 logger.warning("the CPU kernels are those for %s, because of better ones %s", name, failure)
         return library
     raise failures[0]
+
+
+def find_cpu_library(isa: str | None, cache_dir: Path, compiler: str | None) -> LibraryFile | None:
+    """What `load_cpu_library` would load; None if it would compile first.
+
+    Raises:
+        UnsupportedIsaError: `isa` is unknown or does not run here.
+        CompilerNotFoundError: nothing is there and nothing can be compiled.
+        CacheUnusableError: no directory can be used.
+    """
+    plan = BuildPlan(cache_dir, compiler)
+    for name in supported_isas() if isa is None else (check_isa(isa).name,):
+        found = find_prebuilt(name, plan) or find_cached(name, plan)
+        if found is not None:
+            return found
+        with suppress(CompilerNotFoundError):
+            find_compiler(compiler)
+            return None
+    find_compiler(compiler)
+    return None
 
 
 def _load_isa(isa: str, plan: BuildPlan, announce: Announce) -> LoadedLibrary:

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +40,7 @@ def run_checks(args: argparse.Namespace) -> Iterator[Check]:
         ("python", check_python, "install Python 3.11 or newer"),
         ("packages", check_packages, "run pip install --upgrade ramet"),
         ("device", check_device, "give --device cpu, or another device torch knows"),
-        ("compiler", check_compiler, ""),
+        ("kernels", check_cpu_kernels, "correct or unset RAMET_CPU_ISA"),
         ("threads", check_threads, "unset RAMET_NUM_THREADS or set it to a positive integer"),
         ("cache dir", check_cache_dir, "set RAMET_CACHE_DIR to a directory you can write to"),
         ("model", check_model, "give --model a sound model"),
@@ -109,9 +108,42 @@ def check_device(args: argparse.Namespace) -> Check:
     return Check("device", "ok", f"{kernels.device}, {kernels.name} kernels ({gpu})")
 
 
-def check_compiler(args: argparse.Namespace) -> Check:
-    compiler = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
-    return Check("compiler", "ok", compiler or "no C++ compiler found; the kernels in use need none")
+def check_cpu_kernels(args: argparse.Namespace) -> Check:
+    """The C++ library: which build, where it is from, what compiles it. With `quick` nothing is compiled."""
+    from ..kernels.cpu.build import LibraryFile
+    from ..kernels.cpu.errors import CpuLibraryError, UnsupportedIsaError
+    from ..kernels.cpu.loader import LoadedLibrary, find_cpu_library, load_cpu_library
+    from ..runtime.config import cache_dir, default_compiler, default_cpu_isa
+
+    isa, compiler = default_cpu_isa(), default_compiler()
+    library: LibraryFile | LoadedLibrary | None
+    try:
+        if args.quick:
+            library = find_cpu_library(isa, cache_dir(), compiler)
+        else:
+            library = load_cpu_library(isa, cache_dir(), compiler, lambda text: print(text, file=sys.stderr))
+    except UnsupportedIsaError:
+        raise
+    except CpuLibraryError as error:
+        return Check("kernels", "warning", "no C++ library, so a CPU computes with torch, more slowly", str(error))
+    compiled_by = _describe_compiler(compiler)
+    if library is None:
+        return Check("kernels", "ok", f"to be compiled on first use; {compiled_by}")
+    detail = f"{library.isa}, {library.origin}; {compiled_by}"
+    if not library.has_openmp:
+        remedy = f"install g++, which has OpenMP, and delete {library.path.parent}"
+        return Check("kernels", "warning", f"{detail}; without OpenMP, so on one thread only", remedy)
+    return Check("kernels", "ok", f"{detail}; OpenMP")
+
+
+def _describe_compiler(name: str | None) -> str:
+    from ..kernels.cpu.compiler import find_compiler
+    from ..kernels.cpu.errors import CompilerNotFoundError
+
+    try:
+        return f"compiler {find_compiler(name)}"
+    except CompilerNotFoundError:
+        return "no C++ compiler"
 
 
 def check_threads(args: argparse.Namespace) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import io
 import json
@@ -13,6 +14,8 @@ from ramet.cli import checks
 from ramet.cli.doctor import format_check
 from ramet.cli.main import build_parser, main
 from ramet.cli.terminal import Terminal
+from ramet.kernels.cpu import loader
+from ramet.kernels.cpu.build import LibraryFile
 from ramet.runtime.weights import resolve
 
 
@@ -26,7 +29,7 @@ def test_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--quick"]) == 0
     shown = capsys.readouterr().out
     assert "FAIL" not in shown
-    for name in ("python", "packages", "device", "compiler", "threads", "cache dir", "model", "memory"):
+    for name in ("python", "packages", "device", "kernels", "threads", "cache dir", "model", "memory"):
         assert f"  {name} " in shown
 
 
@@ -88,6 +91,50 @@ def test_a_package_that_is_too_old_or_missing(monkeypatch: pytest.MonkeyPatch) -
     assert check.status == "problem"
     assert check.detail == "needs torch>=2.11 (found 2.9.1+cpu), gguf>=0.17 (missing)"
     assert check.remedy == 'run pip install --upgrade "torch>=2.11" "gguf>=0.17"'
+
+
+def test_without_a_compiler_the_finding_names_what_is_used_and_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    check = findings("--quick")["kernels"]
+    assert check.status == "warning"
+    assert "torch" in check.detail
+    assert "install one, such as the package g++" in check.remedy
+
+
+@pytest.mark.compiler
+def test_quick_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMET_CACHE_DIR", str(tmp_path))
+    check = findings("--quick")["kernels"]
+    assert check.status == "ok"
+    assert check.detail.startswith("to be compiled on first use; compiler /")
+    assert not list(tmp_path.glob("kernels/*/*"))
+
+
+def test_the_kernels_in_the_cache_are_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = LibraryFile(tmp_path / "libramet_avx2.so", "avx2", "cached", True)
+    monkeypatch.setattr(loader, "find_cpu_library", lambda *args: library)
+    check = findings("--quick")["kernels"]
+    assert check.status == "ok"
+    assert check.detail.startswith("avx2, cached; ")
+    assert check.detail.endswith("; OpenMP")
+    single = dataclasses.replace(library, has_openmp=False)
+    monkeypatch.setattr(loader, "find_cpu_library", lambda *args: single)
+    check = findings("--quick")["kernels"]
+    assert check.status == "warning"
+    assert "one thread" in check.detail
+    assert "g++" in check.remedy
+
+
+def test_an_instruction_set_that_does_not_exist_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMET_CPU_ISA", "sse9")
+    check = findings("--quick")["kernels"]
+    assert check.status == "problem"
+    assert "sse9" in check.detail
+    assert "RAMET_CPU_ISA" in check.remedy
 
 
 def test_more_threads_than_cores_is_a_warning() -> None:
