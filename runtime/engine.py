@@ -27,6 +27,7 @@ from .request_check import RequestLimits, check_request
 from .request_state import RequestState
 from .runner import Runner
 from .sampler import SampledToken, Sampler, SamplingRow
+from .sampler_numpy import NumpySampler
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .tokenizer import Tokenizer
@@ -37,11 +38,23 @@ logger = logging.getLogger(__name__)
 class Engine:
     """Runs requests through continuous batching over the prefix cache.
 
+    Args:
+        runner: computes the steps.
+        max_model_len: most tokens of one sequence.
+        sampler: chooses the tokens; None takes NumpySampler.
+
     Attributes:
         limits: what a request may ask for here; immutable, so any thread may check against it.
     """
 
-    def __init__(self, config: EngineConfig, runner: Runner, tokenizer: Tokenizer, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        sampler: Sampler | None = None,
+    ) -> None:
         self.config = config
         self.runner = runner
         self.tokenizer = tokenizer
@@ -49,7 +62,7 @@ class Engine:
             runner.num_blocks, runner.block_size, config.eviction_policy, enable_sharing=config.enable_prefix_caching
         )
         self.scheduler = Scheduler(config, self.cache)
-        self.sampler = Sampler()
+        self.sampler: Sampler = sampler or NumpySampler()
         self.metrics = EngineMetrics()
         self.limits = RequestLimits(
             vocab_size=runner.vocab_size,
@@ -224,7 +237,7 @@ class Engine:
         sequence = part.sequence
         assert sequence.block_table is not None
         self.cache.commit(sequence.block_table, part.end)
-        prompt_logprobs.record(part, logits, self.cache)
+        prompt_logprobs.record(part, logits, self.cache, self.sampler)
         metrics = self._requests[sequence.request.request_id].metrics
         num_prompt_tokens = max(0, min(part.end, sequence.num_prompt_tokens) - part.start)
         metrics.num_computed_prompt_tokens += num_prompt_tokens

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..radix.prefix_cache import PrefixCache, PrefixMatch
 from .batch import ScheduledSequence
-from .logprobs import logprobs_of
 from .outputs import TokenLogprobs
+from .sampler import Sampler
 from .sequence import Sequence
 
 PositionNote = tuple[int, TokenLogprobs]
@@ -45,12 +45,13 @@ def cacheable_prefix_len(sequence: Sequence, match: PrefixMatch, cache: PrefixCa
     return min(match.num_tokens, position - 1)
 
 
-def record(part: ScheduledSequence, logits: Tensor, cache: PrefixCache) -> None:
+def record(part: ScheduledSequence, logits: Tensor, cache: PrefixCache, sampler: Sampler) -> None:
     """Read the prompt logprobs out of a step's logits and note them beside the sequence's blocks.
 
     Args:
         part: the sequence's part of the step, already committed to the cache.
         logits: fp32 [rows, vocab], the rows of this part.
+        sampler: turns them into logprobs.
 
     Mutates `sequence.prompt_logprobs` and the annotations of the blocks of this part.
     """
@@ -64,7 +65,7 @@ def record(part: ScheduledSequence, logits: Tensor, cache: PrefixCache) -> None:
         return
     top_n = sequence.request.sampling_params.prompt_logprobs or 0
     token_ids = sequence.token_ids[first:last]
-    known[first:last] = logprobs_of(logits[: last - first], token_ids, top_n)
+    known[first:last] = sampler.logprobs(logits[: last - first], token_ids, top_n)
     _annotate(sequence, part.start, part.end, top_n, cache)
 
 

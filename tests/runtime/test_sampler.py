@@ -1,4 +1,7 @@
-"""The sampler against a plain float64 definition of every knob, and its independence of everything but the row."""
+"""What every sampler promises: the distribution of every knob, and independence of everything but the row.
+
+The knobs themselves are tested against a plain float64 definition, by looking into the numpy one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramet.runtime.random_stream import waiting_times
-from ramet.runtime.sampler import Sampler, SamplingRow, change_logits, kept_tokens
+from ramet.runtime.sampler import Sampler, SamplingRow
+from ramet.runtime.sampler_native import NativeSampler
+from ramet.runtime.sampler_numpy import NumpySampler, change_logits, kept_tokens
 from ramet.sampling_params import SamplingParams
 
 
@@ -19,8 +24,21 @@ def row(params: SamplingParams, prompt=(1, 2), output=(), seed=0, sample_idx=0, 
     return SamplingRow(params, seed, sample_idx, [*prompt, *output], len(prompt), frozenset(banned), allowed)
 
 
-def sample_one(logits: np.ndarray, one: SamplingRow):
-    return Sampler().sample(torch.from_numpy(logits)[None], [one])[0]
+SAMPLERS = {
+    "numpy": lambda kernels: NumpySampler(),
+    "native": lambda kernels: NativeSampler(kernels(None, 2)),
+}
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.compiler] * (name == "native")) for name in SAMPLERS]
+)
+def sampler(request, sampling_kernels) -> Sampler:
+    return SAMPLERS[request.param](sampling_kernels)
+
+
+def sample_one(sampler: Sampler, logits: np.ndarray, one: SamplingRow):
+    return sampler.sample(torch.from_numpy(logits)[None], [one])[0]
 
 
 def reference_distribution(logits: np.ndarray, one: SamplingRow) -> np.ndarray:
@@ -102,7 +120,7 @@ def test_a_nucleus_of_thousands_equals_its_definition(knobs):
     "knobs",
     [{}, {"temperature": 0.5}, {"top_k": 4}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 6, "top_p": 0.9, "min_p": 0.05}],
 )
-def test_samples_follow_the_distribution(knobs):
+def test_samples_follow_the_distribution(sampler, knobs):
     """Chi-square over 10,000 positions; the seed is fixed, so this is one draw, far inside the 99.9 % bound."""
     logits = np.random.default_rng(5).normal(scale=1.5, size=600).astype(np.float32)
     logits[12:] -= 8.0
@@ -113,7 +131,7 @@ def test_samples_follow_the_distribution(knobs):
     counts = np.zeros(logits.shape[0])
     for start in range(0, num_draws, 200):
         rows = [SamplingRow(params, 7, 0, range(start + idx), 0) for idx in range(200)]
-        for sampled in Sampler().sample(matrix, rows):
+        for sampled in sampler.sample(matrix, rows):
             counts[sampled.token_id] += 1
     assert counts[expected == 0].sum() == 0
     is_common = expected * num_draws >= 5
@@ -125,13 +143,13 @@ def test_samples_follow_the_distribution(knobs):
     assert statistic < degrees + 3.1 * math.sqrt(2 * degrees) + 4
 
 
-def test_greedy_takes_the_first_of_the_largest():
+def test_greedy_takes_the_first_of_the_largest(sampler):
     logits = np.array([[0.0, 2.0, 2.0, 1.0], [5.0, 5.0, 5.0, 5.0]], dtype=np.float32)
-    sampled = Sampler().sample(torch.from_numpy(logits), [row(SamplingParams(temperature=0.0))] * 2)
+    sampled = sampler.sample(torch.from_numpy(logits), [row(SamplingParams(temperature=0.0))] * 2)
     assert [token.token_id for token in sampled] == [1, 0]
 
 
-def test_a_row_is_the_same_alone_and_in_any_batch():
+def test_a_row_is_the_same_alone_and_in_any_batch(sampler):
     generator = np.random.default_rng(11)
     logits = torch.from_numpy(generator.normal(scale=2, size=(12, 700)).astype(np.float32))
     knobs = [
@@ -144,52 +162,52 @@ def test_a_row_is_the_same_alone_and_in_any_batch():
         row(SamplingParams(**knobs[idx % 4]), prompt=range(idx), output=range(5), seed=idx, sample_idx=idx % 3)
         for idx in range(12)
     ]
-    alone = [Sampler().sample(logits[idx : idx + 1], [rows[idx]])[0] for idx in range(12)]
-    assert Sampler().sample(logits, rows) == alone
+    alone = [sampler.sample(logits[idx : idx + 1], [rows[idx]])[0] for idx in range(12)]
+    assert sampler.sample(logits, rows) == alone
     order = generator.permutation(12).tolist()
-    shuffled = Sampler().sample(logits[order], [rows[idx] for idx in order])
+    shuffled = sampler.sample(logits[order], [rows[idx] for idx in order])
     assert shuffled == [alone[idx] for idx in order]
 
 
-def test_the_draw_depends_on_seed_sample_and_position():
+def test_the_draw_depends_on_seed_sample_and_position(sampler):
     logits = np.zeros(5000, dtype=np.float32)
     params = SamplingParams()
-    first = sample_one(logits, row(params)).token_id
-    assert sample_one(logits, row(params)).token_id == first
+    first = sample_one(sampler, logits, row(params)).token_id
+    assert sample_one(sampler, logits, row(params)).token_id == first
     others = [row(params, seed=1), row(params, sample_idx=1), row(params, output=[3])]
-    assert all(sample_one(logits, other).token_id != first for other in others)
+    assert all(sample_one(sampler, logits, other).token_id != first for other in others)
     moved = row(params, prompt=[9], output=[8])  # the same number of tokens, other ones
-    assert sample_one(logits, moved).token_id == first
+    assert sample_one(sampler, logits, moved).token_id == first
 
 
-def test_logits_are_left_as_they_are():
+def test_logits_are_left_as_they_are(sampler):
     logits = torch.arange(8, dtype=torch.float32)[None].clone()
     before = logits.clone()
     params = SamplingParams(logit_bias={1: 5.0}, repetition_penalty=2.0, presence_penalty=1.0, top_p=0.5)
-    Sampler().sample(logits, [row(params, output=[3], banned=[7])])
+    sampler.sample(logits, [row(params, output=[3], banned=[7])])
     assert torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_row_without_usable_logits_fails_alone(value):
+def test_a_row_without_usable_logits_fails_alone(sampler, value):
     logits = torch.zeros(3, 6)
     logits[1] = value
     for params in (SamplingParams(temperature=0.0), SamplingParams()):
-        sampled = Sampler().sample(logits, [row(params)] * 3)
+        sampled = sampler.sample(logits, [row(params)] * 3)
         assert [token.error is None for token in sampled] == [True, False, True]
         assert "not finite" in str(sampled[1].error)
 
 
-def test_one_nan_among_finite_logits_is_an_error():
+def test_one_nan_among_finite_logits_is_an_error(sampler):
     logits = torch.arange(6, dtype=torch.float32)[None].clone()
     logits[0, 2] = math.nan
-    assert "nan" in str(Sampler().sample(logits, [row(SamplingParams())])[0].error)
+    assert "nan" in str(sampler.sample(logits, [row(SamplingParams())])[0].error)
 
 
-def test_a_row_with_everything_banned_fails_alone():
+def test_a_row_with_everything_banned_fails_alone(sampler):
     params = SamplingParams()
     rows = [row(params, banned=range(4)), row(params), row(params, allowed=torch.zeros(4, dtype=torch.bool))]
-    sampled = Sampler().sample(torch.zeros(3, 4), rows)
+    sampled = sampler.sample(torch.zeros(3, 4), rows)
     assert [token.error is None for token in sampled] == [False, True, False]
     assert "banned" in str(sampled[0].error)
 
@@ -205,10 +223,10 @@ def test_a_row_with_everything_banned_fails_alone():
         SamplingParams(temperature=0.0),
     ],
 )
-def test_the_only_finite_logit_is_taken(params):
+def test_the_only_finite_logit_is_taken(sampler, params):
     logits = np.full(1000, -np.inf, dtype=np.float32)
     logits[777] = -50.0
-    assert sample_one(logits, row(params)).token_id == 777
+    assert sample_one(sampler, logits, row(params)).token_id == 777
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
@@ -237,14 +255,14 @@ def test_top_k_takes_the_lower_ids_of_equal_logits():
     assert token_ids.tolist() == [1, 2, 3]
 
 
-def test_every_draw_falls_on_a_token_that_can_be():
+def test_every_draw_falls_on_a_token_that_can_be(sampler):
     logits = np.full(3000, -np.inf, dtype=np.float32)
     logits[[700, 1100, 2900]] = 0.0
-    drawn = [sample_one(logits, row(SamplingParams(), seed=seed)).token_id for seed in range(60)]
+    drawn = [sample_one(sampler, logits, row(SamplingParams(), seed=seed)).token_id for seed in range(60)]
     assert set(drawn) == {700, 1100, 2900}
 
 
-def test_rounding_of_the_logits_does_not_change_the_draw():
+def test_rounding_of_the_logits_does_not_change_the_draw(sampler):
     """The same text alone and in a batch has logits that differ in the last bits."""
     rng = np.random.default_rng(5)
     num_changed = 0
@@ -252,28 +270,28 @@ def test_rounding_of_the_logits_does_not_change_the_draw():
         logits = (rng.standard_normal(20_000) * 2).astype(np.float32)
         nearly = logits + (rng.standard_normal(20_000) * 1e-5).astype(np.float32)
         params = row(SamplingParams(temperature=1.5), seed=seed)
-        num_changed += sample_one(logits, params).token_id != sample_one(nearly, params).token_id
+        num_changed += sample_one(sampler, logits, params).token_id != sample_one(sampler, nearly, params).token_id
     assert num_changed <= 1
 
 
-def test_a_tiny_temperature_is_greedy_and_a_zero_weight_is_never_drawn():
+def test_a_tiny_temperature_is_greedy_and_a_zero_weight_is_never_drawn(sampler):
     logits = np.array([1.0, 1.0001, 0.0], dtype=np.float32)
     params = SamplingParams(temperature=1e-300)
-    assert {sample_one(logits, row(params, seed=seed)).token_id for seed in range(50)} == {1}
+    assert {sample_one(sampler, logits, row(params, seed=seed)).token_id for seed in range(50)} == {1}
 
 
-def test_banned_and_disallowed_tokens_never_come_even_with_a_bias():
+def test_banned_and_disallowed_tokens_never_come_even_with_a_bias(sampler):
     allowed = torch.tensor([True, True, False, True])
     params = SamplingParams(logit_bias={0: 100.0, 2: 100.0})
     for seed in range(50):
-        sampled = Sampler().sample(torch.zeros(1, 4), [row(params, seed=seed, banned=[0, 99], allowed=allowed)])
+        sampled = sampler.sample(torch.zeros(1, 4), [row(params, seed=seed, banned=[0, 99], allowed=allowed)])
         assert sampled[0].token_id in (1, 3)
 
 
-def test_logprobs_are_those_of_the_unmodified_distribution():
+def test_logprobs_are_those_of_the_unmodified_distribution(sampler):
     logits = np.array([0.0, 1.0, 2.0, 3.0], dtype=np.float32)
     params = SamplingParams(temperature=0.0, logit_bias={0: 100.0}, logprobs=2)
-    sampled = sample_one(logits, row(params))
+    sampled = sample_one(sampler, logits, row(params))
     expected = torch.log_softmax(torch.from_numpy(logits).double(), 0).tolist()
     assert sampled.token_id == 0
     assert sampled.logprobs is not None
@@ -283,26 +301,26 @@ def test_logprobs_are_those_of_the_unmodified_distribution():
         assert entry.logprob == pytest.approx(expected[token_id], abs=1e-12)
 
 
-def test_a_penalty_beyond_fp32_is_an_error_of_its_row():
+def test_a_penalty_beyond_fp32_is_an_error_of_its_row(sampler):
     params = SamplingParams(repetition_penalty=0.1)
     logits = torch.tensor([[3e38, 0.0], [1.0, 0.0]])
-    failed, fine = Sampler().sample(logits, [row(params, prompt=[0])] * 2)
+    failed, fine = sampler.sample(logits, [row(params, prompt=[0])] * 2)
     assert failed.token_id == -1
     assert "repetition_penalty=0.1" in str(failed.error)
     assert fine.error is None
 
 
-def test_rows_may_lie_anywhere_in_memory():
+def test_rows_may_lie_anywhere_in_memory(sampler):
     """A slice of a wider tensor, as an inference tensor: the same tokens as from a packed copy."""
     wide = torch.randn(6, 900, generator=torch.Generator().manual_seed(4))
     rows = [row(SamplingParams(top_p=0.9, logprobs=1), seed=idx) for idx in range(6)]
     with torch.inference_mode():
-        spread = Sampler().sample((wide * 1.0)[:, 100:800], rows)
-    assert spread == Sampler().sample(wide[:, 100:800].contiguous(), rows)
+        spread = sampler.sample((wide * 1.0)[:, 100:800], rows)
+    assert spread == sampler.sample(wide[:, 100:800].contiguous(), rows)
 
 
-def test_no_rows_give_no_tokens():
-    assert Sampler().sample(torch.zeros(0, 4), []) == []
+def test_no_rows_give_no_tokens(sampler):
+    assert sampler.sample(torch.zeros(0, 4), []) == []
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 127), st.integers(0, 2**20))
