@@ -51,7 +51,7 @@ ISAS: dict[str, Isa] = {
         Isa("avx512", _X86, _AVX512_FLAGS, _AVX512_NEEDS),
         Isa("avx2", _X86, ("-mavx2", "-mfma", "-mf16c"), frozenset({"avx2", "fma", "f16c"})),
         Isa("neon", _ARM, ("-march=armv8.2-a+dotprod+fp16",), frozenset({"asimddp", "asimdhp"})),
-        Isa("portable", None, (), frozenset()),
+        Isa("portable", None, ("-O2",), frozenset()),  # -O3 takes GCC minutes over vectors it must take apart
     )
 }
 """Fastest first among those of one machine."""

@@ -61,7 +61,7 @@ def test_a_build_for_a_processor_includes_those_below_it() -> None:
     """Else the code common to several would differ in more than what their names say."""
     assert set(ISAS["avx512"].compile_flags) < set(ISAS["amx"].compile_flags)
     assert ISAS["avx512"].cpu_flags < ISAS["amx"].cpu_flags
-    assert ISAS["portable"].compile_flags == ()
+    assert not any(flag.startswith("-m") for flag in ISAS["portable"].compile_flags)
     assert not any(flag.startswith("-march=native") for isa in ISAS.values() for flag in isa.compile_flags)
 
 
