@@ -4,6 +4,9 @@ A wheel holds one library per instruction set of the machine it is built on and 
 takes it, because the libraries know nothing of Python. Where there is no C++ compiler, and for instruction sets that
 the compiler does not know, the wheel has the sources only and they are compiled on first use. An editable install
 compiles nothing here.
+
+The environment may say CXX, the compiler, and RAMET_WHEEL_ISAS, the instruction sets separated by commas: "avx2", or
+"none" for a wheel of sources only.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ def import_from_sources(name: str) -> types.ModuleType:
 
 
 def compile_kernels(target: Path) -> list[str]:
-    """Compile every build that the machine's family has into `target`; the names of those that could be."""
+    """Compile the builds that the machine's family has into `target`; the names of those that could be."""
+    wanted = os.environ.get("RAMET_WHEEL_ISAS", "all").split(",")
+    if wanted == ["none"]:
+        return []
     build, compiler, errors, isa = map(import_from_sources, ("build", "compiler", "errors", "isa"))
     try:
         found = compiler.find_compiler(os.environ.get("CXX") or None)
@@ -41,6 +47,8 @@ def compile_kernels(target: Path) -> list[str]:
     target.mkdir(parents=True, exist_ok=True)
     compiled = []
     for candidate in isa.isas_of_machine(isa.machine_family()):
+        if wanted != ["all"] and candidate.name not in wanted:
+            continue
         try:
             build.write_library(found, candidate, build.SOURCE_DIR, target)
             compiled.append(candidate.name)
