@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -173,7 +174,7 @@ def test_a_compiler_may_be_a_command_with_arguments(shop: Workshop) -> None:
     ],
     ids=["empty", "cut", "gone", "no stamp", "half a stamp", "no object", "no text", "others may write"],
 )
-def test_a_damaged_library_is_compiled_anew(shop: Workshop, damage) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_library_is_compiled_anew(shop: Workshop, damage: Callable[[Path], object]) -> None:
     path = shop.build().path
     damage(path)
     assert shop.build() == LibraryFile(path, "avx2", "compiled", True)
