@@ -1,10 +1,12 @@
 """What does the host do in a step beside the model, and how long does it take?
 
-    python -m benchmarks.host [--batch 1 32 256] [--context 128] [--step-ms 0]
+    python -m benchmarks.host [--batch 1 32 256] [--sampler native numpy] [--context 128] [--step-ms 0]
 
 A runner that returns canned logits at once stands in for the model, so a step is only what the engine, the cache, the
-sampler, the detokenizer and the engine's thread add to it. All sequences decode; the figures are medians over the
-steps, in microseconds. "loop" is what lies between two steps: handing chunks to the handles and looking for messages.
+sampler, the detokenizer and the engine's thread add to it. All sequences decode. The figures are medians over the steps
+in microseconds; `--quantile` takes another share of them, for a machine that does other work too. "loop" is what lies
+between two steps: handing chunks to the handles and looking for messages.
+
 With "streams" one thread a request reads its chunks while the steps go on; `--step-ms` then gives them the time that a
 model would (the runner sleeps), which is what they have in real life.
 """
@@ -14,20 +16,25 @@ from __future__ import annotations
 import argparse
 import itertools
 import platform
-import statistics
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ramet.kernels.cpu.loader import load_cpu_library
+from ramet.kernels.cpu.sampling import SamplingKernels
 from ramet.runtime.batch import Batch
-from ramet.runtime.config import EngineConfig
+from ramet.runtime.config import EngineConfig, cache_dir, default_num_threads
 from ramet.runtime.engine import Engine
 from ramet.runtime.engine_loop import EngineLoop, RequestHandle
 from ramet.runtime.metrics import PHASES, EngineMetrics
 from ramet.runtime.request import Request
+from ramet.runtime.sampler import Sampler
+from ramet.runtime.sampler_native import NativeSampler
+from ramet.runtime.sampler_numpy import NumpySampler
 from ramet.runtime.tokenizer import Tokenizer, load_tokenizer
 from ramet.runtime.weights.resolve import resolve_model
 from ramet.sampling_params import SamplingParams
@@ -111,38 +118,54 @@ def run(engine: Engine, requests: list[Request], has_streams: bool) -> None:
     loop.shutdown()
 
 
-def measure(tokenizer: Tokenizer, name: str, batch_size: int, args: argparse.Namespace) -> str:
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[int(share * (len(values) - 1))]
+
+
+def native_sampler() -> Sampler:
+    library = load_cpu_library(None, cache_dir(), None, print)
+    return NativeSampler(SamplingKernels(library.cdll, default_num_threads()))
+
+
+SAMPLERS: dict[str, Callable[[], Sampler]] = {"native": native_sampler, "numpy": NumpySampler}
+
+
+def measure(tokenizer: Tokenizer, sampler: Sampler, name: str, batch_size: int, args: argparse.Namespace) -> list[str]:
     runner = CannedRunner(batch_size, batch_size * (-(-(args.context + args.steps) // 16) + 1), args.step_ms * 1e-3)
     config = EngineConfig(seed=0, max_num_seqs=batch_size, max_num_batched_tokens=max(2048, batch_size * args.context))
-    engine = Engine(config, runner, tokenizer, max_model_len=8192)
+    engine = Engine(config, runner, tokenizer, max_model_len=8192, sampler=sampler)
     runner.metrics = engine.metrics
     run(engine, requests_of(name, batch_size, args.context, args.steps), "streams" in name)
     gaps, phases = runner.gaps[NUM_WARM_STEPS:], runner.phases[NUM_WARM_STEPS:]
-    medians = {
-        phase: statistics.median(after[phase] - before[phase] for before, after in itertools.pairwise(phases))
+    phase_times = {
+        phase: quantile([after[phase] - before[phase] for before, after in itertools.pairwise(phases)], args.quantile)
         for phase in PHASES
         if phase != "forward"
     }
-    total = statistics.median(gaps)
-    cells = [total, *medians.values(), total - sum(medians.values())]
-    return f"| {batch_size} | {name} | " + " | ".join(f"{seconds * 1e6:.0f}" for seconds in cells) + " |"
+    total = quantile(gaps, args.quantile)
+    cells = [total, *phase_times.values(), total - sum(phase_times.values())]
+    return [f"{seconds * 1e6:.0f}" for seconds in cells]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Host time of a decoding step, by phase.")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--sampler", nargs="+", choices=SAMPLERS, default=["native"])
     parser.add_argument("--requests", nargs="+", choices=REQUESTS, default=list(REQUESTS))
     parser.add_argument("--context", type=int, default=128, help="prompt tokens of each sequence")
     parser.add_argument("--steps", type=int, default=120, help="tokens each sequence generates")
+    parser.add_argument("--quantile", type=float, default=0.5, help="which of the steps' times is shown, 0 to 1")
     parser.add_argument("--step-ms", type=float, default=0.0, help="what the model would take, spent asleep")
     args = parser.parse_args()
     tokenizer = load_tokenizer(resolve_model("smollm2").tokenizer_source)
-    print(f"Vocabulary of {VOCAB_SIZE}, {platform.machine()}, Python {platform.python_version()}; microseconds\n")
-    print("| sequences | requests | step | intake | schedule | sample | commit | loop |")
-    print("|---|---|---|---|---|---|---|---|")
-    for batch_size in args.batch:
-        for name in args.requests:
-            print(measure(tokenizer, name, batch_size, args), flush=True)
+    samplers = {name: SAMPLERS[name]() for name in args.sampler}
+    machine = f"{platform.machine()}, {default_num_threads()} threads, Python {platform.python_version()}"
+    print(f"Vocabulary of {VOCAB_SIZE}, {machine}; microseconds\n")
+    print("| sampler | sequences | requests | step | intake | schedule | sample | commit | loop |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for sampler_name, batch_size, requests in itertools.product(samplers, args.batch, args.requests):
+        cells = measure(tokenizer, samplers[sampler_name], requests, batch_size, args)
+        print(f"| {sampler_name} | {batch_size} | {requests} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -47,11 +47,13 @@ class Batch:
     Attributes:
         scheduled: who runs, in the order of the flattened rows.
         block_copies: copy-on-write of partial blocks; done before the forward pass, all reads before any write.
+        admitted: sequences that were given their blocks while this plan was made; they are scheduled too.
         preempted: sequences that lost their blocks while this plan was made.
     """
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
 
     @property

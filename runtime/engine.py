@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import random
 import time
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
 from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
+from .logprobs import Logprob
 from .metrics import EngineMetrics
 from .outputs import FinishReason, OutputChunk, RequestOutput, TokenLogprobs
 from .request import Request
@@ -107,9 +107,9 @@ class Engine:
             chunks = self._intake()
         with self.metrics.phase("schedule"):
             batch = self.scheduler.schedule()
+            self._note_scheduled(batch, time.monotonic())
         if batch.is_empty:
             return chunks
-        self._note_scheduled(batch, time.monotonic())
         try:
             with self.metrics.phase("forward"), torch.inference_mode():
                 logits = self.runner.forward(batch)
@@ -145,6 +145,8 @@ class Engine:
     def _start(self, request: Request) -> None:
         params = request.sampling_params
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
+        eos_token_ids = frozenset[int]() if params.ignore_eos else self.tokenizer.eos_token_ids
+        stop_token_ids = eos_token_ids.union(params.stop_ids)
         sequences = []
         for sample_idx in range(params.n):
             sequence = Sequence(
@@ -153,6 +155,7 @@ class Engine:
                 arrival_idx=self._num_arrivals,
                 max_tokens=self.limits.max_tokens(request),
                 seed=seed,
+                stop_token_ids=stop_token_ids,
                 detokenizer=IncrementalDetokenizer(
                     self.tokenizer,
                     params.stop_strings,
@@ -168,10 +171,12 @@ class Engine:
         self.metrics.num_requests += 1
 
     def _note_scheduled(self, batch: Batch, now: float) -> None:
-        for part in batch.scheduled:
-            metrics = self._requests[part.sequence.request.request_id].metrics
+        for sequence in batch.admitted:
+            metrics = self._requests[sequence.request.request_id].metrics
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = now
+        for sequence in batch.preempted:
+            self._requests[sequence.request.request_id].metrics.num_preemptions += 1
 
     # -- sample ----------------------------------------------------------------------------------------------------
 
@@ -200,13 +205,8 @@ class Engine:
             sample_idx=sequence.sample_idx,
             token_ids=sequence.token_ids,
             num_prompt_tokens=sequence.num_prompt_tokens,
-            banned_token_ids=self._stop_token_ids(sequence) if is_too_short else frozenset(),
+            banned_token_ids=sequence.stop_token_ids if is_too_short else frozenset(),
         )
-
-    def _stop_token_ids(self, sequence: Sequence) -> frozenset[int]:
-        params = sequence.request.sampling_params
-        eos = frozenset() if params.ignore_eos else self.tokenizer.eos_token_ids
-        return eos.union(params.stop_ids)
 
     # -- commit ----------------------------------------------------------------------------------------------------
 
@@ -217,40 +217,38 @@ class Engine:
         chunks: list[OutputChunk] = []
         row = 0
         for part, sampled in zip(batch.scheduled, samples, strict=True):
-            part_logits = logits[row : row + part.num_logit_rows]
+            sequence, first_row = part.sequence, row
             row += part.num_logit_rows
-            if part.sequence.is_finished:  # a sibling sample failed in this very step
+            if sequence.is_finished:  # a sibling sample failed in this very step
                 continue
-            self._commit_computed(part, part_logits)
+            state = self._requests[sequence.request.request_id]
+            self._commit_computed(part, state)
+            if sequence.prompt_logprobs is not None:
+                prompt_logprobs.record(part, logits[first_row:row], self.cache, self.sampler)
             if sampled is None:
                 continue
             if sampled.error is not None:
-                chunks += self._fail_request(part.sequence, sampled.error)
+                chunks += self._fail_request(sequence, sampled.error)
             else:
-                chunks.append(self._commit_token(part.sequence, sampled, now))
+                chunks.append(self._commit_token(sequence, state, sampled, now))
         if self.config.check_invariants:
             self.cache.check_invariants()
         return chunks
 
-    def _commit_computed(self, part: ScheduledSequence, logits: Tensor) -> None:
-        """The step computed the keys and values of this part: make full blocks shareable, keep prompt logprobs."""
-        sequence = part.sequence
+    def _commit_computed(self, part: ScheduledSequence, state: RequestState) -> None:
+        """The step computed the keys and values of this part: make full blocks shareable, and count."""
+        sequence, end = part.sequence, part.end
         assert sequence.block_table is not None
-        self.cache.commit(sequence.block_table, part.end)
-        prompt_logprobs.record(part, logits, self.cache, self.sampler)
-        metrics = self._requests[sequence.request.request_id].metrics
-        num_prompt_tokens = max(0, min(part.end, sequence.num_prompt_tokens) - part.start)
-        metrics.num_computed_prompt_tokens += num_prompt_tokens
-        metrics.num_preemptions = sum(
-            sibling.num_preemptions for sibling in self._requests[sequence.request.request_id].sequences
-        )
+        self.cache.commit(sequence.block_table, end)
         self.metrics.num_computed_tokens += part.num_new_tokens
-        if sequence.num_output_tokens == 0 and part.end == sequence.num_prompt_tokens:
-            self.metrics.num_prompt_tokens += sequence.num_prompt_tokens
-            self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
+        num_prompt_tokens = sequence.num_prompt_tokens
+        if part.start < num_prompt_tokens:
+            state.metrics.num_computed_prompt_tokens += min(end, num_prompt_tokens) - part.start
+            if end == num_prompt_tokens and sequence.num_output_tokens == 0:
+                self.metrics.num_prompt_tokens += num_prompt_tokens
+                self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
 
-    def _commit_token(self, sequence: Sequence, sampled: SampledToken, now: float) -> OutputChunk:
-        state = self._requests[sequence.request.request_id]
+    def _commit_token(self, sequence: Sequence, state: RequestState, sampled: SampledToken, now: float) -> OutputChunk:
         if state.metrics.first_token_time is None:
             state.metrics.first_token_time = now
         sequence.token_ids.append(sampled.token_id)
@@ -259,9 +257,11 @@ class Engine:
         text = self._advance_text(sequence, sampled.token_id)
         if sequence.finish_reason is None and sequence.num_remaining_tokens == 0:
             sequence.finish_reason = FinishReason.LENGTH
+        output = None
         if sequence.finish_reason is not None:
             text += sequence.detokenizer.finish()
             self.scheduler.remove(sequence)
+            output = self._finish_if_done(state, now)
         return OutputChunk(
             request_id=sequence.request.request_id,
             index=sequence.sample_idx,
@@ -270,15 +270,14 @@ class Engine:
             logprobs=None if logprobs is None else (logprobs,),
             finish_reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
-            output=self._finish_if_done(state, now),
+            output=output,
         )
 
     def _advance_text(self, sequence: Sequence, token_id: int) -> str:
         """Detokenise one more token and test every way to stop. Sets finish_reason and stop_reason."""
-        params = sequence.request.sampling_params
-        if token_id in self._stop_token_ids(sequence):
+        if token_id in sequence.stop_token_ids:
             sequence.finish_reason = FinishReason.STOP
-            sequence.stop_reason = token_id if token_id in params.stop_ids else None
+            sequence.stop_reason = token_id if token_id in sequence.request.sampling_params.stop_ids else None
             return ""
         text = sequence.detokenizer.append((token_id,))
         if sequence.detokenizer.stop_string is not None:
@@ -297,8 +296,8 @@ class Engine:
 
     def _with_text(self, logprobs: TokenLogprobs) -> TokenLogprobs:
         return {
-            token_id: replace(logprob, decoded_token=self.tokenizer.decode([token_id], skip_special_tokens=False))
-            for token_id, logprob in logprobs.items()
+            token_id: Logprob(entry.logprob, entry.rank, self.tokenizer.decode([token_id], skip_special_tokens=False))
+            for token_id, entry in logprobs.items()
         }
 
     # -- endings ---------------------------------------------------------------------------------------------------

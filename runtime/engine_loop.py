@@ -42,7 +42,9 @@ class RequestHandle:
         self._engine_thread = engine_thread
         self.owner: object | None = None
         self._abort = abort
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)  # a chunk
+        self._ended = threading.Condition(self._lock)  # so that who waits for the end is not woken by every chunk
         self._chunks: list[OutputChunk] = []
         self._output: RequestOutput | None = None
         self._callbacks: list[Callable[[RequestHandle], None]] = []
@@ -67,8 +69,8 @@ class RequestHandle:
     def wait(self, timeout: float | None = None) -> RequestOutput:
         """Like `result`, but a failure is returned inside the output."""
         self._check_may_wait()
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._output is not None, timeout):
+        with self._ended:
+            if not self._ended.wait_for(lambda: self._output is not None, timeout):
                 raise TimeoutError(f"request {self.request.request_id} did not finish within {timeout} s")
             assert self._output is not None
             return self._output
@@ -81,8 +83,8 @@ class RequestHandle:
         """
         for idx in itertools.count():
             self._check_may_wait()
-            with self._changed:
-                self._changed.wait_for(lambda idx=idx: len(self._chunks) > idx)  # type: ignore[misc]
+            with self._arrived:
+                self._arrived.wait_for(lambda idx=idx: len(self._chunks) > idx)  # type: ignore[misc]
                 chunk = self._chunks[idx]
             if chunk.output is not None and chunk.output.error is not None:
                 raise chunk.output.error
@@ -104,7 +106,7 @@ class RequestHandle:
 
     def add_done_callback(self, callback: Callable[[RequestHandle], None]) -> None:
         """Call it when the request has ended (at once if it has). It runs on the engine's thread: keep it short."""
-        with self._changed:
+        with self._lock:
             if self._output is None:
                 self._callbacks.append(callback)
                 return
@@ -113,20 +115,22 @@ class RequestHandle:
     def add_chunk_callback(self, callback: Callable[[OutputChunk], None]) -> None:
         """Call it with every chunk from the first on, in order: with those there are at once, with later ones on the
         engine's thread. It must be short and must not use this handle."""
-        with self._changed:
+        with self._lock:
             for chunk in self._chunks:
                 _call_safely(callback, chunk)
             self._followers.append(callback)
 
     def publish(self, chunk: OutputChunk) -> None:
         """Engine side: append a chunk; the last one carries the output."""
-        with self._changed:
+        with self._lock:
             self._chunks.append(chunk)
             self._output = chunk.output
             for follower in self._followers:
                 _call_safely(follower, chunk)
             callbacks = self._callbacks if chunk.output is not None else []
-            self._changed.notify_all()
+            self._arrived.notify_all()
+            if chunk.output is not None:
+                self._ended.notify_all()
         for callback in callbacks:
             _call_safely(callback, self)
 

@@ -49,7 +49,7 @@ def record(part: ScheduledSequence, logits: Tensor, cache: PrefixCache, sampler:
     """Read the prompt logprobs out of a step's logits and note them beside the sequence's blocks.
 
     Args:
-        part: the sequence's part of the step, already committed to the cache.
+        part: the sequence's part of the step, already committed to the cache; it wants prompt logprobs.
         logits: fp32 [rows, vocab], the rows of this part.
         sampler: turns them into logprobs.
 
@@ -57,8 +57,7 @@ def record(part: ScheduledSequence, logits: Tensor, cache: PrefixCache, sampler:
     """
     sequence = part.sequence
     known = sequence.prompt_logprobs
-    if known is None:
-        return
+    assert known is not None
     first = part.start + part.logits_from + 1
     last = min(part.end + 1, sequence.num_prompt_tokens)
     if first >= last:

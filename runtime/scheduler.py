@@ -88,12 +88,14 @@ class Scheduler:
         budget = StepBudget(
             self.config.max_num_batched_tokens, self.config.max_num_seqs, self.config.max_num_logit_rows
         )
+        longer: list[Sequence] = []
         for sequence in list(self.running):
             if sequence.num_uncomputed_tokens == 1:
                 self._schedule_running(sequence, batch, budget)
-        for sequence in list(self.running):
-            if sequence.num_uncomputed_tokens > 1:
-                self._schedule_running(sequence, batch, budget)
+            else:
+                longer.append(sequence)
+        for sequence in longer:
+            self._schedule_running(sequence, batch, budget)
         if not batch.preempted:
             self._admit_waiting(batch, budget)
             self.admission.on_step()
@@ -212,6 +214,7 @@ class Scheduler:
                 other.num_overtaken += 1
         self.running.append(sequence)
         batch.scheduled.append(part)
+        batch.admitted.append(sequence)
         batch.block_copies.extend(block_copies)
         budget.take(part)
         return True

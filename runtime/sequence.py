@@ -26,6 +26,7 @@ class Sequence:
         token_ids: prompt and generated tokens; the block table reads the same list.
         block_table: blocks held while running, None otherwise.
         max_tokens: most tokens to generate, the context limit applied.
+        stop_token_ids: each of them ends it: end of sequence and the request's own.
         arrival_idx: order of arrival over the engine's life; breaks every tie.
         num_overtaken: how often a later arrival was admitted first; cache-aware policies age by it.
         num_matched_tokens: cached prefix when last looked at; what cache-aware policies order by.
@@ -52,6 +53,7 @@ class Sequence:
         "seed",
         "status",
         "stop_reason",
+        "stop_token_ids",
         "token_ids",
     )
 
@@ -62,6 +64,7 @@ class Sequence:
         arrival_idx: int,
         max_tokens: int,
         seed: int,
+        stop_token_ids: frozenset[int],
         detokenizer: IncrementalDetokenizer,
     ) -> None:
         self.request = request
@@ -69,6 +72,7 @@ class Sequence:
         self.arrival_idx = arrival_idx
         self.max_tokens = max_tokens
         self.seed = seed
+        self.stop_token_ids = stop_token_ids
         self.detokenizer = detokenizer
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)

@@ -14,6 +14,7 @@ from ramet.runtime.config import EngineConfig
 from ramet.runtime.engine import Engine
 from ramet.runtime.outputs import RequestOutput
 from ramet.runtime.request import Request
+from ramet.runtime.sampler import Sampler
 from ramet.sampling_params import SamplingParams
 
 VOCAB_SIZE = 101
@@ -136,10 +137,16 @@ def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
 def make_engine() -> Callable[..., Engine]:
     """Build an engine over a FakeRunner; invariants are checked after every step."""
 
-    def build(num_blocks: int = 64, eos_bias: float = 0.0, max_model_len: int = 4096, **options: Any) -> Engine:
+    def build(
+        num_blocks: int = 64,
+        eos_bias: float = 0.0,
+        max_model_len: int = 4096,
+        sampler: Sampler | None = None,
+        **options: Any,
+    ) -> Engine:
         config = EngineConfig(seed=0, check_invariants=True, num_blocks=num_blocks, **options)
         runner = FakeRunner(num_blocks, config.block_size, eos_bias)
-        return Engine(config, runner, FakeTokenizer(), max_model_len)  # type: ignore[arg-type]
+        return Engine(config, runner, FakeTokenizer(), max_model_len, sampler)  # type: ignore[arg-type]
 
     return build
 

@@ -7,7 +7,10 @@ import logging
 import pytest
 
 from ramet.runtime.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
-from ramet.runtime.outputs import FinishReason
+from ramet.runtime.outputs import FinishReason, RequestOutput
+from ramet.runtime.sampler import Sampler
+from ramet.runtime.sampler_native import NativeSampler
+from ramet.runtime.sampler_numpy import NumpySampler
 
 
 def tokens(first: int, length: int) -> list[int]:
@@ -290,3 +293,23 @@ def test_stop_token_is_not_in_the_text(make_engine, request_of, run):
     assert output.stop_reason == stop_token
     assert output.text == first.text[:end]
     assert output.num_text_tokens == end
+
+
+@pytest.mark.compiler
+def test_the_native_sampler_gives_the_same_outputs(make_engine, request_of, run, sampling_kernels):
+    def outputs_with(sampler: Sampler) -> dict[str, RequestOutput]:
+        engine = make_engine(num_blocks=200, eos_bias=2.0, sampler=sampler)
+        for idx in range(12):
+            knobs = [{"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}, {"presence_penalty": 1.0}][idx % 4]
+            fields = {"temperature": 1.0, "logprobs": 2, "prompt_logprobs": idx % 3, "min_tokens": idx % 5} | knobs
+            engine.add_request(request_of(str(idx), tokens(idx % 5, 20 + idx), max_tokens=30, seed=idx, **fields))
+        return run(engine)
+
+    native, plain = outputs_with(NativeSampler(sampling_kernels(None, 2))), outputs_with(NumpySampler())
+    for name, output in plain.items():
+        mine, theirs = native[name].outputs[0], output.outputs[0]
+        assert (mine.token_ids, mine.text, mine.finish_reason) == (theirs.token_ids, theirs.text, theirs.finish_reason)
+        assert mine.cumulative_logprob == pytest.approx(theirs.cumulative_logprob, abs=1e-9)
+        assert [entry and list(entry) for entry in native[name].prompt_logprobs] == [
+            entry and list(entry) for entry in output.prompt_logprobs
+        ]
