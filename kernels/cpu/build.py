@@ -37,6 +37,7 @@ PREBUILT_DIR = Path(__file__).parent / "lib"
 
 _STAMP_FORMAT = 1
 _NUM_CACHED = 16
+_NUM_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +155,8 @@ def write_library(compiler: Compiler, isa: Isa, source_dir: Path, directory: Pat
         BuildFailedError: the compiler refused.
         OSError: the directory cannot be written to.
     """
-    recipe = recipe_hash(isa, source_dir)
     path = directory / _library_name(isa.name)
-    has_openmp = compile_library(compiler, isa, source_dir, path)
+    recipe, has_openmp = _compile_unchanged(compiler, isa, source_dir, path)
     path.chmod(0o755)
     stamp = {
         "recipe": recipe,
@@ -166,6 +166,16 @@ def write_library(compiler: Compiler, isa: Isa, source_dir: Path, directory: Pat
     }
     _write_text(_stamp_path(path), json.dumps(stamp, indent=1) + "\n")
     return LibraryFile(path, isa.name, "compiled", has_openmp)
+
+
+def _compile_unchanged(compiler: Compiler, isa: Isa, source_dir: Path, path: Path) -> tuple[str, bool]:
+    """Compile again if a source was edited meanwhile, or its digest would name another text. Digest, and OpenMP."""
+    for _ in range(_NUM_ATTEMPTS):
+        recipe = recipe_hash(isa, source_dir)
+        has_openmp = compile_library(compiler, isa, source_dir, path)
+        if recipe_hash(isa, source_dir) == recipe:
+            return recipe, has_openmp
+    raise BuildFailedError(f"the C++ sources in {source_dir} change while they are compiled: try again")
 
 
 def _read_library(directory: Path, isa: Isa, recipe: str, origin: Origin) -> LibraryFile | None:
