@@ -82,7 +82,7 @@ class LLM:
             loaded = build_runner(candidates, spec)
         self.model_config = loaded.model_config
         self.kernels_name = loaded.kernels_name
-        self._engine = Engine(self.config, loaded.runner, self.tokenizer, loaded.max_model_len)
+        self._engine = Engine(self.config, loaded.runner, self.tokenizer, loaded.max_model_len, loaded.sampler)
         self._loop = EngineLoop(self._engine)
         # Also at exit: a thread that is inside a kernel when the interpreter goes away takes the process down with it.
         weakref.finalize(self, self._loop.shutdown)

@@ -13,54 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..kernels.dispatch import KERNELS, check_device, select_kernels
-from .config import EngineConfig, default_kv_cache_memory
-from .errors import InvalidConfigError, RametError
-from .kv_cache import KVCache
-from .models.base import ModelConfig
-from .models.parameters import ProgressCallback
-from .runner import ModelRunner, Runner
-from .weights.base import Checkpoint
+from .errors import InvalidConfigError
+from .runner import ModelRunner
+from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
 from .weights.load import load_model
 
 logger = logging.getLogger(__name__)
-
-
-class RunnerUnavailableError(RametError, RuntimeError):
-    """This runner cannot be had on this machine or for this model. The message says why and what would help."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerSpec:
-    """What a runner is built from.
-
-    Attributes:
-        checkpoint: the model on disk, opened; its weights are not read yet.
-        config: the engine's options; the runner reads max_model_len, block_size and the size of the KV cache.
-        device: "auto" or a torch device, as the user gave it.
-        num_threads: CPU threads of the kernels.
-        on_progress: called with (tensors done, tensors in all) while weights are read.
-    """
-
-    checkpoint: Checkpoint
-    config: EngineConfig
-    device: str
-    num_threads: int
-    on_progress: ProgressCallback | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedRunner:
-    """A runner with its weights, and what the engine must know of them.
-
-    Attributes:
-        kernels_name: its key in RUNNERS.
-        max_model_len: most tokens of one sequence.
-    """
-
-    runner: Runner
-    kernels_name: str
-    model_config: ModelConfig
-    max_model_len: int
 
 
 def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
@@ -79,32 +37,51 @@ def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
 
 @dataclass(frozen=True, slots=True)
 class RunnerKind:
-    """An entry of RUNNERS: how the runner is built, and the device types it runs on.
+    """An entry of RUNNERS.
 
-    `load` raises RunnerUnavailableError where the runner cannot be had.
+    Attributes:
+        load: builds the runner; raises RunnerUnavailableError where it cannot be had.
+        device_types: what it runs on.
+        is_recommended: whether to take it on this machine when nobody names it.
     """
 
     load: Callable[[RunnerSpec], LoadedRunner]
     device_types: tuple[str, ...]
+    is_recommended: Callable[[], bool] = lambda: True
 
 
-def _over_kernels(kernels_name: str) -> RunnerKind:
-    return RunnerKind(partial(_kernels_runner, kernels_name), KERNELS[kernels_name].device_types)
+def _over_kernels(kernels_name: str, is_recommended: Callable[[], bool] = lambda: True) -> RunnerKind:
+    load = partial(_kernels_runner, kernels_name)
+    return RunnerKind(load, KERNELS[kernels_name].device_types, is_recommended)
+
+
+def _is_int8_fast() -> bool:
+    from ..kernels.torch_int8.capability import is_fast
+
+    return is_fast()
+
+
+def _native_runner(spec: RunnerSpec) -> LoadedRunner:
+    from .native_loading import load_native_runner
+
+    return load_native_runner(spec)
 
 
 RUNNERS: dict[str, RunnerKind] = {
+    "cpu": RunnerKind(_native_runner, ("cpu",)),
     "torch": _over_kernels("torch"),
+    "torch_int8": _over_kernels("torch_int8", _is_int8_fast),
     "reference": _over_kernels("reference"),
 }
 PREFERRED: dict[str, tuple[str, ...]] = {
-    "cpu": ("torch",),
+    "cpu": ("cpu", "torch_int8", "torch"),
     "cuda": ("torch",),
 }
-"""By device type, the fastest first."""
+"""By device type, the fastest first; the last one runs everywhere."""
 
 
 def runner_candidates(kernels_name: str | None, device: str) -> tuple[str, ...]:
-    """The names to try in order: the one given, or those preferred on the device.
+    """The names to try in order: the one given, or those preferred on the device and recommended on this machine.
 
     Raises:
         InvalidConfigError: no such name, no such device, or the one does not run on the other.
@@ -115,7 +92,8 @@ def runner_candidates(kernels_name: str | None, device: str) -> tuple[str, ...]:
         )
     try:
         if kernels_name is None:
-            return PREFERRED[check_device(device).type]
+            names = PREFERRED[check_device(device).type]
+            return tuple(name for name in names if RUNNERS[name].is_recommended())
         check_device(device, RUNNERS[kernels_name].device_types)
     except ValueError as error:
         named = "" if kernels_name is None else f"kernels={kernels_name!r}: "
@@ -138,22 +116,3 @@ def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
         except RunnerUnavailableError as reason:
             logger.warning("kernels %r are not available: %s", kernels_name, reason)
     return RUNNERS[last].load(spec)
-
-
-def kv_cache_blocks(config: EngineConfig, model_config: ModelConfig) -> int:
-    """Blocks in the pool: `num_blocks`, or as many as the budget of bytes holds.
-
-    Raises:
-        InvalidConfigError: the budget holds none.
-    """
-    if config.num_blocks is not None:
-        return config.num_blocks
-    budget = config.kv_cache_memory or default_kv_cache_memory()
-    return KVCache.num_blocks_in(budget, model_config, config.block_size)
-
-
-def kv_cache_too_large(num_blocks: int) -> InvalidConfigError:
-    """The error for a KV cache that the system refuses to reserve."""
-    return InvalidConfigError(
-        f"a KV cache of {num_blocks} blocks does not fit in memory: lower num_blocks or kv_cache_memory"
-    )

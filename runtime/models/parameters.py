@@ -65,13 +65,13 @@ class ParameterReader:
 
         Every name and shape is checked before anything is allocated. Raises ModelLoadError as `read` does."""
         for name, shape in zip(names, shapes, strict=True):
-            self._check(name, shape)
+            self.check(name, shape)
         stacked = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self.dtype)
         start = 0
         for name, shape in zip(names, shapes, strict=True):
             self._source.read_into(name, stacked[start : start + shape[0]])
             start += shape[0]
-            self._advance()
+            self.advance()
         return stacked.to(self.device)
 
     def finish(self) -> None:
@@ -79,7 +79,7 @@ class ParameterReader:
         if self._on_progress is not None:
             self._on_progress(len(self._names), len(self._names))
 
-    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self._names:
             raise ModelLoadError(f"{self._source.path}: tensor {name!r} of shape {list(shape)} is missing")
         found = self._source.shape(name)
@@ -89,7 +89,7 @@ class ParameterReader:
                 f"the configuration asks for {list(shape)}"
             )
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         self._num_read += 1
         if self._on_progress is not None:
             self._on_progress(min(self._num_read, len(self._names)), len(self._names))

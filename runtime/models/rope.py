@@ -41,9 +41,14 @@ class RotaryTable:
 
     def at(self, positions: Tensor, context_len: int) -> tuple[Tensor, Tensor]:
         """cos, sin fp32 [T, R/2] of positions int64 [T], all below `context_len`. May extend the table."""
+        cos, sin = self.table(context_len)
+        return cos.index_select(0, positions), sin.index_select(0, positions)
+
+    def table(self, context_len: int) -> tuple[Tensor, Tensor]:
+        """cos, sin fp32 [P, R/2], contiguous, of positions 0 .. P - 1; P is at least `context_len`. May extend them."""
         if context_len > self._num_chunks * CHUNK_LEN:
             self._extend(max(-(-context_len // CHUNK_LEN), 2 * self._num_chunks))
-        return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+        return self._cos, self._sin
 
     def _extend(self, num_chunks: int) -> None:
         chunks = [self._chunk(chunk_idx) for chunk_idx in range(self._num_chunks, num_chunks)]

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..models.parameters import TensorSource
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """A matrix as its file stores it.
+
+    Attributes:
+        type: GGUF's name of the block type, such as "Q4_1".
+        rows: uint8 [outputs, bytes of a row], contiguous; rows in Hugging Face order.
+    """
+
+    type: str
+    rows: NDArray[np.uint8]
 
 
 class Checkpoint(TensorSource, Protocol):
@@ -31,6 +48,14 @@ class Checkpoint(TensorSource, Protocol):
 
     @property
     def identity(self) -> str: ...
+
+    def quantized_type(self, name: str) -> str | None:
+        """GGUF's name of a matrix's block type; None where it is stored as plain numbers."""
+        ...
+
+    def quantized_rows(self, name: str) -> QuantizedRows:
+        """The blocks of a matrix whose `quantized_type` is not None. May be a view of the file."""
+        ...
 
 
 def file_identity(path: Path) -> str:

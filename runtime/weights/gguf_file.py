@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..models.errors import ModelLoadError
-from .base import file_identity
+from .base import QuantizedRows, file_identity
 from .dequantize import dequantize_rows
 from .gguf_config import hf_config, hf_tensor_name
 from .gguf_header import GGUFTensor, read_gguf_header
@@ -22,6 +22,7 @@ CHUNK_ELEMENTS = 1 << 19
 
 _ROPE_TENSORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 _MAX_ROPE_FACTORS = 1 << 16
+_PLAIN_TYPES = ("F32", "F16", "BF16", "F64")
 
 
 class GGUFCheckpoint:
@@ -74,10 +75,7 @@ class GGUFCheckpoint:
     def read_into(self, name: str, out: Tensor) -> None:
         """See `TensorSource.read_into`. Cost: one pass over the tensor's bytes, about 3 ns a value."""
         tensor = self._tensors[name]
-        rows = self._rows(tensor)
-        num_heads = self._num_interleaved_heads(name)
-        if num_heads is not None:
-            rows = half_split_rows(rows, num_heads)
+        rows = self._ordered_rows(name)
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
         flat_out = out.view(rows.shape[0], columns)
         step = max(1, CHUNK_ELEMENTS // columns)
@@ -88,6 +86,20 @@ class GGUFCheckpoint:
             raise ModelLoadError(
                 f"{self.path}: tensor {tensor.name!r} has type {tensor.type.name}, which cannot be dequantised"
             ) from error
+
+    def quantized_type(self, name: str) -> str | None:
+        """See `Checkpoint.quantized_type`."""
+        quantization = self._tensors[name].type
+        return None if quantization.name in _PLAIN_TYPES else quantization.name
+
+    def quantized_rows(self, name: str) -> QuantizedRows:
+        """See `Checkpoint.quantized_rows`. A view of the file, but for query and key projections of llama files."""
+        return QuantizedRows(self._tensors[name].type.name, np.ascontiguousarray(self._ordered_rows(name)))
+
+    def _ordered_rows(self, name: str) -> NDArray[np.uint8]:
+        rows = self._rows(self._tensors[name])
+        num_heads = self._num_interleaved_heads(name)
+        return rows if num_heads is None else half_split_rows(rows, num_heads)
 
     @staticmethod
     def _dequantize(tensor: GGUFTensor, rows: NDArray[np.uint8], out: Tensor) -> None:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..models.errors import ModelLoadError
-from .base import file_identity
+from .base import QuantizedRows, file_identity
 
 MAX_JSON_BYTES = 1 << 26
 INDEX_NAME = "model.safetensors.index.json"
@@ -64,6 +64,13 @@ class SafetensorsCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         stored = self._stored_names[name]
         return tuple(self._files[stored].get_slice(stored).get_shape())
+
+    def quantized_type(self, name: str) -> str | None:
+        """None: weights here are plain numbers."""
+        return None
+
+    def quantized_rows(self, name: str) -> QuantizedRows:
+        raise AssertionError(f"{name} is not stored in blocks")
 
     def read_into(self, name: str, out: Tensor) -> None:
         """See `TensorSource.read_into`. The file's pages are mapped, so the only copy is the one into `out`."""

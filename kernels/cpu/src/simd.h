@@ -1,0 +1,65 @@
+// One vector interface for every instruction set: 16 lanes of fp32 (Vec) or int32 (IntVec), 64 bytes of weights (Bytes).
+//
+// What each file provides, all as inline functions:
+//   vload vstore vset vzero vadd vsub vmul vdiv vfma(a, b, c) = a * b + c, vmax vmin
+//   vsum vmaximum            over the lanes, in an order that is always the same
+//   vfirst                   the first lane
+//   vround                   to the nearest integer value, ties to even
+//   vexp2i(n)                2 to the power of an integer-valued vector, by its exponent bits
+//   vkeep(v, lo, hi, other)  lanes lo <= i < hi of v, the others from `other`
+//   vload_half vstore_half   16 fp16 values; a store rounds to nearest even
+//   vstore_int8              16 lanes to bytes; they are integers in [-127, 127]
+//   vfrom_int                IntVec to Vec
+//   bytes_load low_nibbles high_nibbles
+//   Dot4, Dot8               sums over one group of 32 inputs for 16 outputs and one token: begin, step, end. The result
+//                            is the exact integer, whatever the instruction set.
+// and how many registers it has for tiles: kVectorRegisters, counted in Vec.
+#pragma once
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd_avx2.h"
+#else
+#include "simd_generic.h"
+#endif
+
+#include <type_traits>
+#include <utility>
+
+#define RAMET_INLINE inline __attribute__((always_inline))
+#define RAMET_INLINED __attribute__((always_inline))  // of a lambda: [&](auto i) RAMET_INLINED { ... }
+
+namespace ramet {
+
+template <typename Body, int... Idx>
+RAMET_INLINE void unroll_sequence(const Body& body, std::integer_sequence<int, Idx...>) {
+    (body(std::integral_constant<int, Idx>{}), ...);
+}
+
+// body(0), body(1), ..., body(N - 1), with constants: an array that is only indexed by them lives in registers. (A loop
+// that the compiler unrolls later does not do that: by then the array has been put in memory.)
+template <int N, typename Body>
+RAMET_INLINE void unroll(const Body& body) {
+    unroll_sequence(body, std::make_integer_sequence<int, N>{});
+}
+
+inline Vec vclamp(Vec value, float limit) { return vmax(vmin(value, vset(limit)), vset(-limit)); }
+
+// e^x for x <= 87, relative error about 2e-7; x below -87 gives e^-87.
+// Cephes' reduction: x = n ln 2 + r with ln 2 in two parts, then a polynomial in r.
+inline Vec vexp(Vec x) {
+    x = vmax(x, vset(-87.0f));
+    const Vec n = vround(vmul(x, vset(1.44269504f)));
+    Vec r = vfma(n, vset(-0.693359375f), x);
+    r = vfma(n, vset(2.12194440e-4f), r);
+    Vec p = vset(1.9875691500e-4f);
+    p = vfma(p, r, vset(1.3981999507e-3f));
+    p = vfma(p, r, vset(8.3334519073e-3f));
+    p = vfma(p, r, vset(4.1665795894e-2f));
+    p = vfma(p, r, vset(1.6666665459e-1f));
+    p = vfma(p, r, vset(5.0000001201e-1f));
+    p = vfma(vmul(p, r), r, vadd(r, vset(1.0f)));
+    return vmul(p, vexp2i(n));
+}
+
+}  // namespace ramet

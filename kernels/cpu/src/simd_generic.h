@@ -1,0 +1,163 @@
+// The vector interface of simd.h in the compiler's own vectors (GCC and Clang), for every other processor. On ARM with
+// the dot-product extension the group sums use it; that path is compiled, but has not been run on such a machine.
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
+#include "layout.h"
+
+namespace ramet {
+
+typedef float Vec __attribute__((vector_size(64)));
+typedef int32_t IntVec __attribute__((vector_size(64)));
+typedef uint8_t Bytes __attribute__((vector_size(64)));
+#if defined(__ARM_NEON)
+constexpr int kVectorRegisters = 8;
+#else
+constexpr int kVectorRegisters = 4;
+#endif
+
+inline Vec vload(const float* p) {
+    Vec v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void vstore(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+inline Vec vset(float x) { return Vec{} + x; }
+inline Vec vzero() { return Vec{}; }
+inline Vec vadd(Vec a, Vec b) { return a + b; }
+inline Vec vsub(Vec a, Vec b) { return a - b; }
+inline Vec vmul(Vec a, Vec b) { return a * b; }
+inline Vec vdiv(Vec a, Vec b) { return a / b; }
+inline Vec vselect(IntVec mask, Vec yes, Vec no) {
+    return reinterpret_cast<Vec>((reinterpret_cast<IntVec>(yes) & mask) | (reinterpret_cast<IntVec>(no) & ~mask));
+}
+// Like the x86 instructions: the second argument where either is NaN.
+inline Vec vmax(Vec a, Vec b) { return vselect(a > b, a, b); }
+inline Vec vmin(Vec a, Vec b) { return vselect(a < b, a, b); }
+inline Vec vabs(Vec a) { return reinterpret_cast<Vec>(reinterpret_cast<IntVec>(a) & 0x7FFFFFFF); }
+inline Vec vfma(Vec a, Vec b, Vec c) {
+#if defined(__ARM_NEON)
+    Vec result;
+    for (int lane = 0; lane < kLanes; ++lane) result[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+    return result;
+#else
+    return a * b + c;  // two roundings: there is no instruction to call, and -ffp-contract=off keeps it so everywhere
+#endif
+}
+inline float vfirst(Vec v) { return v[0]; }
+inline float vsum(Vec v) {
+    for (int width = kLanes / 2; width > 0; width /= 2)
+        for (int lane = 0; lane < width; ++lane) v[lane] += v[lane + width];
+    return v[0];
+}
+inline float vmaximum(Vec v) {
+    for (int width = kLanes / 2; width > 0; width /= 2)
+        for (int lane = 0; lane < width; ++lane) v[lane] = v[lane] > v[lane + width] ? v[lane] : v[lane + width];
+    return v[0];
+}
+// Adding and taking away 1.5 * 2^23 rounds what is smaller than 2^22 to an integer, ties to even.
+inline Vec vround(Vec v) {
+    const Vec magic = vset(12582912.0f);
+    return (v + magic) - magic;
+}
+inline IntVec vto_int(Vec v) { return __builtin_convertvector(v, IntVec); }
+inline Vec vexp2i(Vec n) { return reinterpret_cast<Vec>((vto_int(n) + 127) << 23); }
+
+inline Vec vkeep(Vec v, int lo, int hi, Vec other) {
+    const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vselect((lane >= lo) & (lane < hi), v, other);
+}
+
+// fp16 by its bits: a power of two moves the exponent, which treats subnormal numbers rightly as well.
+inline float half_to_float(half_t half) {
+    const uint32_t magnitude = static_cast<uint32_t>(half & 0x7FFF) << 13;
+    uint32_t bits = magnitude;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    value *= 5.192296858534828e+33f;  // 2^112
+    std::memcpy(&bits, &value, sizeof bits);
+    if (magnitude >= 0x0F800000u) bits |= 0x7F800000u;  // infinity or NaN
+    bits |= static_cast<uint32_t>(half & 0x8000) << 16;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+inline half_t float_to_half(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const uint32_t sign = (bits >> 16) & 0x8000u;
+    bits &= 0x7FFFFFFFu;
+    if (bits > 0x7F800000u) return static_cast<half_t>(sign | 0x7E00u);   // NaN
+    if (bits >= 0x477FF000u) return static_cast<half_t>(sign | 0x7C00u);  // rounds to infinity
+    if (bits < 0x38800000u) {  // subnormal: let fp32 addition round to its last bit
+        float magnitude;
+        std::memcpy(&magnitude, &bits, sizeof magnitude);
+        magnitude += 0.5f;
+        std::memcpy(&bits, &magnitude, sizeof bits);
+        return static_cast<half_t>(sign | (bits - 0x3F000000u));
+    }
+    const uint32_t odd = (bits >> 13) & 1u;
+    return static_cast<half_t>(sign | ((bits - 0x38000000u + 0x0FFFu + odd) >> 13));
+}
+inline Vec vload_half(const half_t* p) {
+    Vec v;
+    for (int lane = 0; lane < kLanes; ++lane) v[lane] = half_to_float(p[lane]);
+    return v;
+}
+inline void vstore_half(half_t* p, Vec v) {
+    for (int lane = 0; lane < kLanes; ++lane) p[lane] = float_to_half(v[lane]);
+}
+inline void vstore_int8(int8_t* p, Vec v) {
+    const IntVec rounded = vto_int(vround(v));
+    for (int lane = 0; lane < kLanes; ++lane) p[lane] = static_cast<int8_t>(rounded[lane]);
+}
+inline Vec vfrom_int(IntVec v) { return __builtin_convertvector(v, Vec); }
+
+inline Bytes bytes_load(const uint8_t* p) {
+    Bytes v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline Bytes low_nibbles(Bytes v) { return v & 15; }
+inline Bytes high_nibbles(Bytes v) { return v >> 4; }
+
+#if defined(__ARM_FEATURE_DOTPROD)
+inline IntVec dot_step(IntVec acc, Bytes weights, int32_t four_inputs) {
+    const int8x16_t inputs = vreinterpretq_s8_s32(vdupq_n_s32(four_inputs));
+    int32x4_t sums[4];
+    int8x16_t parts[4];
+    std::memcpy(sums, &acc, sizeof sums);
+    std::memcpy(parts, &weights, sizeof parts);
+    for (int i = 0; i < 4; ++i) sums[i] = vdotq_s32(sums[i], parts[i], inputs);
+    std::memcpy(&acc, sums, sizeof acc);
+    return acc;
+}
+#else
+inline IntVec dot_step(IntVec acc, Bytes weights, int32_t four_inputs) {
+    int8_t inputs[4], values[64];
+    std::memcpy(inputs, &four_inputs, sizeof inputs);
+    std::memcpy(values, &weights, sizeof values);
+    for (int lane = 0; lane < kLanes; ++lane)
+        for (int i = 0; i < 4; ++i) acc[lane] += values[4 * lane + i] * inputs[i];
+    return acc;
+}
+#endif
+
+struct Dot4 {
+    using Acc = IntVec;
+    static Acc begin(int32_t correction) { return IntVec{} + correction; }
+    static Acc step(Acc acc, Bytes weights, int32_t four_inputs) { return dot_step(acc, weights, four_inputs); }
+    static IntVec end(Acc acc, int32_t) { return acc; }
+};
+struct Dot8 {
+    using Acc = IntVec;
+    static Acc begin(int32_t) { return IntVec{}; }
+    static Acc step(Acc acc, Bytes weights, int32_t four_inputs) { return dot_step(acc, weights ^ 0x80, four_inputs); }
+    static IntVec end(Acc acc, int32_t) { return acc; }
+};
+
+}  // namespace ramet

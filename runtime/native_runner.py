@@ -1,0 +1,174 @@
+"""NativeRunner: a step in one call of the C++ kernels, over fp16 KV blocks. Implements `runner.Runner`."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from itertools import accumulate, chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..kernels.cpu.library import NUM_PHASES, PHASES, Step
+from ..kernels.cpu.memory import MemoryArena
+from .batch import Batch
+from .native_model import BLOCK_SIZE, NativeModel
+
+_HALF_BYTES = 2
+
+
+class NativeRunner:
+    """Runs a NativeModel. Not thread-safe: one step at a time.
+
+    Logits do not depend on the batch, the chunks, what was cached, tile sharing or the number of threads, to the last bit.
+
+    Args:
+        num_blocks: blocks of the KV cache; memory is used as blocks are written.
+        num_threads: threads of a step.
+        is_sharing: let attention read blocks shared by several sequences once for all of them. A switch for
+            measurements; results are the same.
+
+    Raises:
+        MemoryError: the KV cache cannot be reserved.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        model: NativeModel,
+        num_blocks: int,
+        num_threads: int,
+        *,
+        is_sharing: bool = True,
+    ) -> None:
+        config = model.config
+        self.model = model
+        self.num_threads = num_threads
+        self.is_sharing = is_sharing
+        self._library = library
+        self._num_blocks = num_blocks
+        self._block_elements = 2 * config.num_layers * config.num_kv_heads * config.head_dim * BLOCK_SIZE
+        self._arena = MemoryArena(library)
+        self._kv_data = self._arena.allocate(num_blocks * self.bytes_per_block)
+        struct = model.struct(self._kv_data, self._block_elements)
+        self._handle = library.ramet_model_new(ctypes.byref(struct))
+        if not self._handle:
+            raise MemoryError("no memory for the model")
+        weakref.finalize(self, library.ramet_model_free, self._handle)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.config.vocab_size
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def block_size(self) -> int:
+        return BLOCK_SIZE
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        return self._block_elements * _HALF_BYTES
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one sequence."""
+        return self.model.max_model_len
+
+    def forward(self, batch: Batch) -> Tensor:
+        """See `Runner.forward`.
+
+        Raises:
+            MemoryError: no memory for the step; nothing was computed.
+        """
+        assert not batch.is_empty
+        self._copy_blocks(batch)
+        step = StepArrays(batch)
+        logits = torch.empty((step.num_logit_rows, self.vocab_size), dtype=torch.float32)
+        cos, sin = self.model.rope.table(step.max_context_len)
+        struct = step.struct()
+        struct.cos, struct.sin, struct.logits = cos.data_ptr(), sin.data_ptr(), logits.data_ptr()
+        struct.num_threads, struct.is_sharing = self.num_threads, self.is_sharing
+        if self._library.ramet_model_step(self._handle, ctypes.byref(struct)):
+            raise MemoryError(f"no memory for a step of {step.num_tokens} tokens: lower max_num_batched_tokens")
+        return logits
+
+    def phase_times(self) -> dict[str, float]:
+        """Seconds spent in each phase of all steps so far, as one thread saw them."""
+        times = (ctypes.c_double * NUM_PHASES)()
+        self._library.ramet_model_times(self._handle, times)
+        return dict(zip(PHASES, times, strict=False))
+
+    def _copy_blocks(self, batch: Batch) -> None:
+        if not batch.block_copies:
+            return
+        sources = _int_array([copy.src_block_id for copy in batch.block_copies])
+        destinations = _int_array([copy.dst_block_id for copy in batch.block_copies])
+        if self._library.ramet_copy_blocks(
+            self._kv_data, self._block_elements, sources.ctypes.data, destinations.ctypes.data, len(sources)
+        ):
+            raise MemoryError(f"no memory to copy {len(sources)} blocks")
+
+
+class StepArrays:
+    """A batch as the int32 arrays the library reads. Keeps them alive for the structure that points at them."""
+
+    def __init__(self, batch: Batch) -> None:
+        token_ids: list[int] = []
+        positions: list[int] = []
+        logit_rows: list[int] = []
+        query_starts = [0]
+        block_tables: list[list[int]] = []
+        for part in batch.scheduled:
+            sequence, start, end = part.sequence, part.start, part.end
+            assert sequence.block_table is not None
+            first_row = query_starts[-1]
+            if part.num_new_tokens == 1:
+                token_ids.append(sequence.token_ids[start])
+                positions.append(start)
+            else:
+                token_ids += sequence.token_ids[start:end]
+                positions += range(start, end)
+            logit_rows += range(first_row + part.logits_from, first_row + part.num_new_tokens)
+            query_starts.append(first_row + part.num_new_tokens)
+            block_tables.append(sequence.block_table.block_ids)
+        self.num_tokens, self.num_sequences, self.num_logit_rows = len(token_ids), len(block_tables), len(logit_rows)
+        self.max_context_len = max(part.end for part in batch.scheduled)
+        block_table_starts = [0, *accumulate(map(len, block_tables))]
+        self._arrays = tuple(
+            _int_array(values)
+            for values in (
+                token_ids,
+                positions,
+                query_starts,
+                list(chain.from_iterable(block_tables)),
+                block_table_starts,
+                logit_rows,
+            )
+        )
+
+    def struct(self) -> Step:
+        """The library's structure, without tables, output and options."""
+        token_ids, positions, query_starts, block_tables, block_table_starts, logit_rows = (
+            array.ctypes.data for array in self._arrays
+        )
+        return Step(
+            num_tokens=self.num_tokens,
+            num_sequences=self.num_sequences,
+            num_logit_rows=self.num_logit_rows,
+            token_ids=token_ids,
+            positions=positions,
+            query_starts=query_starts,
+            block_tables=block_tables,
+            block_table_starts=block_table_starts,
+            logit_rows=logit_rows,
+        )
+
+
+def _int_array(values: list[int]) -> NDArray[np.int32]:
+    return np.array(values, dtype=np.int32)
