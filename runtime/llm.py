@@ -24,7 +24,8 @@ from .outputs import OutputChunk, RequestOutput
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
 from .request_check import check_request
-from .runner_factory import RunnerSpec, build_runner, runner_candidates
+from .runner_factory import build_runner, runner_candidates
+from .runner_spec import RunnerSpec
 from .tokenizer import load_tokenizer
 from .weights.resolve import resolve_model
 

@@ -22,7 +22,8 @@ _HALF_BYTES = 2
 class NativeRunner:
     """Runs a NativeModel. Not thread-safe: one step at a time.
 
-    Logits do not depend on the batch, the chunks, what was cached, tile sharing or the number of threads, to the last bit.
+    Logits do not depend on the batch, the chunks, what was cached, tile sharing or the number of threads, to the last
+    bit.
 
     Args:
         num_blocks: blocks of the KV cache; memory is used as blocks are written.

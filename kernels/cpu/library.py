@@ -1,7 +1,7 @@
 """The C++ library's surface for Python: `src/c_api.h`, declared for ctypes.
 
-Structures have the names and fields of the header without its prefix. A call releases the GIL while it runs. Pointers are
-borrowed: whoever builds a structure keeps the memory behind it alive (`packed_matrix.py` and `MemoryArena` do).
+Structures have the names and fields of the header without its prefix. A call releases the GIL while it runs. Pointers
+are borrowed: whoever builds a structure keeps the memory behind it alive (`packed_matrix.py` and `MemoryArena` do).
 """
 
 from __future__ import annotations
