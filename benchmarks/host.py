@@ -41,6 +41,7 @@ from ramet.sampling_params import SamplingParams
 
 VOCAB_SIZE = 49_152
 NUM_WARM_STEPS = 20
+COLUMNS = ("step", *(phase for phase in PHASES if phase != "forward"), "loop")
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -136,15 +137,17 @@ def measure(tokenizer: Tokenizer, sampler: Sampler, name: str, batch_size: int, 
     engine = Engine(config, runner, tokenizer, max_model_len=8192, sampler=sampler)
     runner.metrics = engine.metrics
     run(engine, requests_of(name, batch_size, args.context, args.steps), "streams" in name)
-    gaps, phases = runner.gaps[NUM_WARM_STEPS:], runner.phases[NUM_WARM_STEPS:]
-    phase_times = {
-        phase: quantile([after[phase] - before[phase] for before, after in itertools.pairwise(phases)], args.quantile)
-        for phase in PHASES
-        if phase != "forward"
-    }
-    total = quantile(gaps, args.quantile)
-    cells = [total, *phase_times.values(), total - sum(phase_times.values())]
-    return [f"{seconds * 1e6:.0f}" for seconds in cells]
+    steps = [
+        split_gap(gap, before, after)
+        for gap, (before, after) in zip(runner.gaps[1:], itertools.pairwise(runner.phases), strict=True)
+    ][NUM_WARM_STEPS:]
+    return [f"{quantile([step[column] for step in steps], args.quantile) * 1e6:.0f}" for column in COLUMNS]
+
+
+def split_gap(gap: float, before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """What the time between two calls of the runner went into; the phases' times stood at `before` and `after`."""
+    parts = {phase: after[phase] - before[phase] for phase in PHASES if phase != "forward"}
+    return {"step": gap, **parts, "loop": gap - sum(parts.values())}
 
 
 def main() -> None:
@@ -161,8 +164,8 @@ def main() -> None:
     samplers = {name: SAMPLERS[name]() for name in args.sampler}
     machine = f"{platform.machine()}, {default_num_threads()} threads, Python {platform.python_version()}"
     print(f"Vocabulary of {VOCAB_SIZE}, {machine}; microseconds\n")
-    print("| sampler | sequences | requests | step | intake | schedule | sample | commit | loop |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| sampler | sequences | requests | {' | '.join(COLUMNS)} |")
+    print(f"|---|---|---|{'---|' * len(COLUMNS)}")
     for sampler_name, batch_size, requests in itertools.product(samplers, args.batch, args.requests):
         cells = measure(tokenizer, samplers[sampler_name], requests, batch_size, args)
         print(f"| {sampler_name} | {batch_size} | {requests} | {' | '.join(cells)} |", flush=True)
