@@ -39,7 +39,8 @@ class MemoryArena:
         self._finalizer()
 
     def _map(self, num_bytes: int) -> None:
-        address = self._library.ramet_map_region(num_bytes)
+        # Beyond 63 bits ctypes would cut the number off and get a small region.
+        address = self._library.ramet_map_region(num_bytes) if num_bytes < 1 << 63 else None
         if not address:
             raise MemoryError(f"the system has no region of {num_bytes} bytes")
         self._regions.append((address, num_bytes))

@@ -135,11 +135,15 @@ int32_t ramet_attention(const ramet_step* step, const float* query, const float*
         ThreadScratch scratch;
         const int width = num_heads * head_dim;
         const AttentionArgs args = {&plan, tables, kv, 0, num_heads, sliding_window, query, width};
-        for (int item = 0; item < static_cast<int>(plan.tiles().size()) * num_kv_heads; ++item)
-            attend_item(args, item / num_kv_heads, item % num_kv_heads, scratch,
-                        [&](int row, int first_head, const float* values) {
-                            std::copy_n(values, num_heads / num_kv_heads * head_dim, out + row * width + first_head * head_dim);
-                        });
+        const int group = num_heads / num_kv_heads;
+        for (int item = 0; item < static_cast<int>(plan.tiles().size()) * num_kv_heads; ++item) {
+            const int tile_idx = item / num_kv_heads, kv_head = item % num_kv_heads;
+            const AttentionRows rows = attend_item(args, tile_idx, kv_head, scratch);
+            const AttentionTile& tile = plan.tiles()[tile_idx];
+            for (int t = 0; t < tile.count; ++t)
+                std::copy_n(rows.outputs + t * group * head_dim, group * head_dim,
+                            out + plan.token(tile.first + t).row * width + kv_head * group * head_dim);
+        }
     });
 }
 

@@ -27,7 +27,7 @@ namespace amx {
 
 #if defined(RAMET_HAS_AMX)
 
-constexpr int kMinTokens = 8;
+constexpr int kMinTokens = 12;
 
 // The kernel saves the unit's large registers only for processes that asked for it.
 inline bool request_permission() {
@@ -78,13 +78,19 @@ void unpack_block(const uint8_t* weights, int num_groups, UnpackedGroup* out) {
     }
 }
 
+template <size_t NumBytes>
+RAMET_INLINE void prefetch_bytes(const void* bytes) {
+    unroll<NumBytes / 64>([&](auto line) RAMET_INLINED {
+        _mm_prefetch(static_cast<const char*>(bytes) + line * 64, _MM_HINT_T0);
+    });
+}
+
 constexpr int kPrefetchGroups = 8;  // about as far ahead as memory one level up takes to arrive
 
 // Fetches what lies kPrefetchGroups beyond `object` in its array; past the array's end this does nothing.
 template <typename T>
 RAMET_INLINE void prefetch_ahead(const T& object) {
-    const char* bytes = reinterpret_cast<const char*>(&object) + kPrefetchGroups * sizeof(T);
-    unroll<sizeof(T) / 64>([&](auto line) RAMET_INLINED { _mm_prefetch(bytes + line * 64, _MM_HINT_T0); });
+    prefetch_bytes<sizeof(T)>(reinterpret_cast<const char*>(&object) + kPrefetchGroups * sizeof(T));
 }
 
 using GroupSums = int32_t[kTokenTile][kLanes];
@@ -116,9 +122,11 @@ RAMET_INLINE void scale_sums(const GroupSums& sums, const UnpackedGroup& weights
     _tile_stored(SUM, sums, kLanes * sizeof(int32_t))
 
 // One channel block times all 16 tokens of a tile; out[t * kPair] are token t's 16 results. The sums of two groups are on
-// their way, in the two sets of tile registers, while those before them are scaled.
+// their way, in the two sets of tile registers, while those before them are scaled. `next`, if not null, are packed groups
+// that will be unpacked soon: they are fetched from memory meanwhile.
 template <int Format>
-void multiply_tile(const UnpackedGroup* weights, const ActivationGroup* acts, int num_groups, float* out) {
+void multiply_tile(const UnpackedGroup* weights, const ActivationGroup* acts, int num_groups, const uint8_t* next,
+                   float* out) {
     alignas(64) GroupSums sums[4];
     Vec result[kTokenTile];
     unroll<kTokenTile>([&](auto t) RAMET_INLINED { result[t] = vzero(); });
@@ -127,6 +135,7 @@ void multiply_tile(const UnpackedGroup* weights, const ActivationGroup* acts, in
         RAMET_AMX_SUMS(1, 3, 5, acts[1], weights[1], sums[1]);
     }
     for (int g = 0; g < num_groups; g += 2) {
+        if (next != nullptr) prefetch_bytes<2 * group_bytes(Format)>(next + g * group_bytes(Format));
         if (g + 2 < num_groups) {
             RAMET_AMX_SUMS(0, 2, 4, acts[g + 2], weights[g + 2], sums[(g + 2) % 4]);
         }
@@ -150,7 +159,7 @@ inline void end_thread() {}
 template <int Format>
 void unpack_block(const uint8_t*, int, UnpackedGroup*) {}
 template <int Format>
-void multiply_tile(const UnpackedGroup*, const ActivationGroup*, int, float*) {}
+void multiply_tile(const UnpackedGroup*, const ActivationGroup*, int, const uint8_t*, float*) {}
 
 #endif
 

@@ -192,15 +192,17 @@ void Model::attend(const ramet_step& step, int layer_idx, const Member& member) 
                                 layers_[layer_idx].sliding_window,
                                 qkv_.data(),
                                 qkv_size()};
-    const int num_groups = group_heads() * config_.head_dim / kGroup;
-    const auto finish = [&](int row, int first_head, const float* values) {
-        mixed_.quantize(values, row, first_head * config_.head_dim / kGroup, num_groups);
-    };
+    const int group = group_heads(), num_groups = group * config_.head_dim / kGroup;
     const int num_items = static_cast<int>(plan_.tiles().size()) * config_.num_kv_heads;
     for (;;) {  // the last tiles of a prompt have most keys: they go first
         const int item = num_items - 1 - next_items_[layer_idx].fetch_add(1, std::memory_order_relaxed);
         if (item < 0) break;
-        attend_item(args, item / config_.num_kv_heads, item % config_.num_kv_heads, scratch_[member.thread], finish);
+        const int tile_idx = item / config_.num_kv_heads, kv_head = item % config_.num_kv_heads;
+        const AttentionRows rows = attend_item(args, tile_idx, kv_head, scratch_[member.thread]);
+        const AttentionTile& tile = plan_.tiles()[tile_idx];
+        for (int t = 0; t < tile.count; ++t)
+            mixed_.quantize(rows.outputs + t * group * config_.head_dim, plan_.token(tile.first + t).row,
+                            kv_head * num_groups, num_groups);
     }
 }
 
