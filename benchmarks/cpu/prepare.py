@@ -7,7 +7,10 @@ in fp32 as a Hugging Face directory, and in fp16 as a GGUF file.
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from ramet.runtime.weights.gguf_header import read_gguf_header
 from ramet.runtime.weights.resolve import resolve_model
 
 from .inputs import FULL, QUICK, make_inputs
+from .passages import make_windows
 from .text import whole_words
 
 
@@ -31,7 +35,7 @@ class UnsuitableModelError(ValueError):
 
 
 def run(options: dict[str, Any]) -> dict[str, Any]:
-    """Options: `model`, `is_quick`, `needs` (keys of FILES), `inputs` (where to write the token ids)."""
+    """Options: `model`, `is_quick`, `needs` (keys of FILES), `inputs` and `windows` (files to write)."""
     checkpoint = resolve_model(options["model"])
     if not isinstance(checkpoint, GGUFCheckpoint):
         raise UnsuitableModelError(f"{options['model']} is no GGUF file; the peers read nothing else alike")
@@ -39,25 +43,29 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     bos_token_id = tokenizer.bos_token_id if tokenizer.adds_bos else None
     words = whole_words(lambda text: tokenizer.encode(text, add_special_tokens=False))
     make_inputs(words, QUICK if options["is_quick"] else FULL, bos_token_id).save(Path(options["inputs"]))
+    windows = make_windows(tokenizer.encode)
+    Path(options["windows"]).write_text(json.dumps(windows), encoding="utf-8")
     folder = cache_dir() / "benchmarks" / hashlib.sha256(checkpoint.identity.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     files = {name: str(_made_once(folder / FILES[name][0], FILES[name][1], checkpoint)) for name in options["needs"]}
-    tensors = read_gguf_header(checkpoint.path).tensors.values()
+    return {"gguf": str(checkpoint.path), "cache": str(folder), **_sizes(checkpoint.path), **files}
+
+
+def _sizes(path: Path) -> dict[str, Any]:
+    """Bytes of all weights; how many are multiplied for every token (`body`) and for every row of logits (`head`)."""
+    tensors = read_gguf_header(path).tensors
+    bytes_by_type: Counter[str] = Counter()
+    for tensor in tensors.values():
+        bytes_by_type[tensor.type.name] += tensor.num_bytes
+    head = tensors.get("output.weight", tensors["token_embd.weight"])
+    ends = {"output.weight", "token_embd.weight"}
+    body = [tensor for name, tensor in tensors.items() if len(tensor.shape) > 1 and name not in ends]
     return {
-        "gguf": str(checkpoint.path),
-        "cache": str(folder),
-        "weight_bytes": sum(tensor.num_bytes for tensor in tensors),
-        "weight_types": _count_types([(tensor.type.name, tensor.num_bytes) for tensor in tensors]),
-        **files,
+        "weight_bytes": sum(bytes_by_type.values()),
+        "weight_bytes_by_type": dict(bytes_by_type),
+        "num_body_weights": sum(math.prod(tensor.shape) for tensor in body),
+        "num_head_weights": math.prod(head.shape),
     }
-
-
-def _count_types(tensors: list[tuple[str, int]]) -> dict[str, int]:
-    """Bytes of each type."""
-    counts: dict[str, int] = {}
-    for type_name, num_bytes in tensors:
-        counts[type_name] = counts.get(type_name, 0) + num_bytes
-    return counts
 
 
 def _made_once(target: Path, make: Callable[[GGUFCheckpoint, Path], None], checkpoint: GGUFCheckpoint) -> Path:

@@ -64,7 +64,7 @@ class LlamaCppSession:
         for choice_idx, choice in enumerate(choices):
             later_rows = self._try_out(sequence_ids, choice[:-1])
             for idx, (first, later) in enumerate(zip(first_rows, later_rows, strict=True)):
-                scores[idx, choice_idx] = mean_logprob(np.stack([first, *later]), choice)
+                scores[idx, choice_idx] = logprobs(np.stack([first, *later]), choice).mean()
         return [int(best) for best in scores.argmax(axis=1)]
 
     def _try_out(self, sequence_ids: list[int], token_ids: list[int]) -> list[list[Row]]:
@@ -81,11 +81,13 @@ class LlamaCppSession:
             self._open_context.truncate(sequence_id, start)
         return rows
 
-    def logits(self, token_ids: list[int]) -> Row:
-        """The logits [tokens, vocab] of a text by itself."""
-        self.begin(Shape(1, len(token_ids), len(token_ids), is_shared=False))
-        (rows,) = self._open_context.compute([Piece(0, 0, token_ids, len(token_ids))], np.copy)
-        return np.stack(rows)
+    def token_scores(self, token_ids: list[int]) -> tuple[list[float], list[int]]:
+        """See `quality_job.ScoringSession`."""
+        num_rows = len(token_ids) - 1
+        self.begin(Shape(1, num_rows, num_rows, is_shared=False))
+        (rows,) = self._open_context.compute([Piece(0, 0, token_ids[:-1], num_rows)], np.copy)
+        logits = np.stack(rows)
+        return (-logprobs(logits, token_ids[1:])).tolist(), logits.argmax(axis=1).tolist()
 
     def close(self) -> None:
         if self._context is not None:
@@ -170,11 +172,11 @@ def best_token(row: Row) -> int:
     return int(row.argmax())
 
 
-def mean_logprob(logits: Row, token_ids: list[int]) -> float:
-    """Mean log-probability of tokens under the rows [tokens, vocab] that predict them."""
+def logprobs(logits: Row, token_ids: list[int]) -> Row:
+    """Log-probabilities of tokens under the rows [tokens, vocab] that predict them."""
     highest = logits.max(axis=1)
     log_sums = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
-    return float((logits[np.arange(len(token_ids)), token_ids] - log_sums).mean())
+    return logits[np.arange(len(token_ids)), token_ids] - log_sums
 
 
 def prepare(options: dict[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,18 @@ class RametSession:
         states = choose_one.run_batch(items, backend=self._backend)
         return [choice_texts.index(state["choice"]) for state in states]
 
+    def token_scores(self, token_ids: list[int]) -> tuple[list[float], list[int]]:
+        """See `quality_job.ScoringSession`."""
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1)
+        (output,) = self.llm.generate([{"prompt_token_ids": token_ids}], params, use_tqdm=False)
+        assert output.prompt_logprobs is not None
+        nll, top = [], []
+        for token_id, entry in zip(token_ids[1:], output.prompt_logprobs[1:], strict=True):
+            assert entry is not None
+            nll.append(-entry[token_id].logprob)
+            top.append(next(other for other, logprob in entry.items() if logprob.rank == 1))
+        return nll, top
+
     def _text(self, token_ids: list[int]) -> str:
         bos = self.llm.tokenizer.bos_token_id if self.llm.tokenizer.adds_bos else None
         own = token_ids[1:] if token_ids and token_ids[0] == bos else token_ids

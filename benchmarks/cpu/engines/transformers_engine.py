@@ -76,9 +76,11 @@ class TransformersSession:
         return torch.stack(scores, dim=1).argmax(-1).tolist()
 
     @torch.inference_mode()
-    def logits(self, token_ids: list[int]) -> torch.Tensor:
-        """The logits [tokens, vocab] of a text by itself."""
-        return self.model(torch.tensor([token_ids])).logits[0]
+    def token_scores(self, token_ids: list[int]) -> tuple[list[float], list[int]]:
+        """See `quality_job.ScoringSession`."""
+        rows = self.model(torch.tensor([token_ids[:-1]])).logits[0]
+        nll = torch.nn.functional.cross_entropy(rows, torch.tensor(token_ids[1:]), reduction="none")
+        return nll.tolist(), rows.argmax(-1).tolist()
 
     def close(self) -> None:
         self._forget()
