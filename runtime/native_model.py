@@ -1,7 +1,7 @@
 """NativeModel: a Llama-family checkpoint packed for the C++ kernels, and the whole model as they see it.
 
 GGUF's Q4_0, Q4_1, Q4_K and Q8_0 blocks are repacked as they are; other types, and the plain numbers of safetensors, are
-quantised to 8 bits in groups of 32 on the way. No matrix is ever held in floats as a whole.
+quantised to 8 bits in groups of 32 on the way, one tensor at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..kernels.cpu.library import Config, Layer, Linear
 from ..kernels.cpu.memory import MemoryArena
-from ..kernels.cpu.packed_matrix import GROUP, PackedMatrix, Source
+from ..kernels.cpu.packed_matrix import GROUP, NotFiniteError, PackedMatrix, Source
 from .models.base import ModelConfig
 from .models.errors import ModelLoadError
 from .models.parameters import ParameterReader, ProgressCallback
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 16
 MAX_QUERY_GROUP = 64
-ROWS_PER_CHUNK_ELEMENTS = 1 << 20
 
 _DIRECT_SOURCES = {source.name: source for source in Source if source is not Source.F32}
 
@@ -201,20 +200,22 @@ class NativeModel:
         matrix = PackedMatrix(self._library, self._arena, source, num_outputs, num_inputs)
         self.num_weight_bytes += matrix.num_bytes
         for part in parts:
-            if source is Source.F32:
-                self._pack_floats(matrix, part, num_inputs)
-            else:
-                rows = self._checkpoint.quantized_rows(part.name).rows
-                matrix.pack(rows, part.row_of, self._num_threads)
+            try:
+                matrix.pack(self._source_rows(part, source, num_inputs), part.row_of, self._num_threads)
+            except NotFiniteError as error:
+                raise ModelLoadError(f"{self._checkpoint.path}: tensor {part.name!r}: {error}") from error
             self._parameters.advance()
         return matrix
 
-    def _pack_floats(self, matrix: PackedMatrix, part: Part, num_inputs: int) -> None:
+    def _source_rows(self, part: Part, source: Source, num_inputs: int) -> NDArray[np.uint8] | NDArray[np.float32]:
+        if source is not Source.F32:
+            return self._checkpoint.quantized_rows(part.name).rows
         values = torch.empty((len(part.row_of), num_inputs), dtype=torch.float32)
         self._checkpoint.read_into(part.name, values)
         if not bool(torch.isfinite(values).all()):
-            raise ModelLoadError(f"{self._checkpoint.path}: tensor {part.name!r} holds numbers that are not finite")
-        matrix.pack(values.numpy(), part.row_of, self._num_threads)
+            raise NotFiniteError("weights are not finite")
+        rows: NDArray[np.float32] = values.numpy()
+        return rows
 
 
 def _whole(name: str, num_rows: int) -> Part:

@@ -5,19 +5,22 @@
 
 namespace ramet {
 
-// Quantises 32 values to token `token` of a group. The scale makes the largest magnitude 127.
+// Quantises 32 values to token `token` of a group. The scale makes the largest magnitude 127. What is next to nothing
+// becomes zero: 127 divided by it would overflow. If a value is NaN or infinite, the scale is NaN, so that it shows.
 inline void quantize_group(const float* x, ActivationGroup& group, int token) {
+    constexpr float kNothing = 1e-30f;
     const Vec a = vload(x), b = vload(x + kLanes);
     const float largest = vmaximum(vmax(vabs(a), vabs(b)));
-    const float scale = largest / 127.0f;
-    const Vec inverse = vset(largest > 0.0f ? 127.0f / largest : 0.0f);
+    const Vec inverse = vset(largest > kNothing ? 127.0f / largest : 0.0f);
     const Vec qa = vround(vmul(a, inverse)), qb = vround(vmul(b, inverse));
     vstore_int8(group.values[token], qa);
     vstore_int8(group.values[token] + kLanes, qb);
-    const float sum = vsum(vadd(qa, qb));  // an exact integer: 32 * 127 at most
-    group.scales[token] = scale;
+    const float sum = vsum(vadd(qa, qb));  // an exact integer, 32 * 127 at most; NaN if a value was not finite
+    const float scale = largest / 127.0f + (sum - sum);
+    const bool is_finite = sum == sum;  // 0 * infinity and NaN end up here
+    group.scales[token] = is_finite ? scale : sum;
     group.scaled_sums[token] = scale * sum;
-    group.sums[token] = static_cast<int32_t>(sum);
+    group.sums[token] = is_finite ? static_cast<int32_t>(sum) : 0;
 }
 
 // The quantised activations of a step: [token tile][group].

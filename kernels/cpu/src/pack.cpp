@@ -10,6 +10,7 @@
 #include "pack.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -127,6 +128,11 @@ constexpr Source kSources[] = {
     {read_q8_0, kInt8, 32, 34},    {read_q4_k, kInt4Min, 256, 144},
 };
 
+bool is_finite(const SourceGroup& group) {
+    constexpr half_t kExponent = 0x7C00;
+    return (group.scale & kExponent) != kExponent && (group.minimum & kExponent) != kExponent;
+}
+
 uint8_t* group_of(const PackedMatrix& matrix, int row, int g) {
     return matrix.data + (row / kLanes) * block_bytes(matrix) + g * group_bytes(matrix.format);
 }
@@ -180,19 +186,24 @@ int64_t ramet_matrix_bytes(int32_t format, int32_t num_outputs, int32_t num_inpu
 
 int32_t ramet_source_format(int32_t source) { return kSources[source].format; }
 
-void ramet_pack_rows(const ramet_matrix* matrix, int32_t source_idx, const void* rows, const int32_t* row_of,
-                     int32_t num_rows, int32_t num_threads) {
+int32_t ramet_pack_rows(const ramet_matrix* matrix, int32_t source_idx, const void* rows, const int32_t* row_of,
+                        int32_t num_rows, int32_t num_threads) {
     const PackedMatrix packed = {matrix->num_outputs, matrix->num_inputs, matrix->format, matrix->data};
     const Source& source = kSources[source_idx];
     const size_t row_bytes = static_cast<size_t>(packed.num_inputs) / source.values_per_block * source.block_bytes;
+    std::atomic<bool> all_finite{true};
     run_team(num_threads, [&](const Member& member) {
         const Range share = member.share(num_rows);
         for (int i = share.begin; i < share.end; ++i) {
             const uint8_t* row = static_cast<const uint8_t*>(rows) + i * row_bytes;
-            for (int g = 0; g < packed.num_inputs / kGroup; ++g)
-                put_group(source.read(row, g), packed.format, row_of[i] % kLanes, group_of(packed, row_of[i], g));
+            for (int g = 0; g < packed.num_inputs / kGroup; ++g) {
+                const SourceGroup group = source.read(row, g);
+                if (!is_finite(group)) all_finite.store(false, std::memory_order_relaxed);
+                put_group(group, packed.format, row_of[i] % kLanes, group_of(packed, row_of[i], g));
+            }
         }
     });
+    return all_finite ? 0 : 1;
 }
 
 void ramet_unpack_rows(const ramet_matrix* matrix, const int32_t* rows, int32_t num_rows, float* out) {
