@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -197,16 +198,9 @@ class Engine:
         return [next(sampled) if part.is_sampled else None for part in batch.scheduled]
 
     def _sampling_row(self, sequence: Sequence) -> SamplingRow:
-        params = sequence.request.sampling_params
-        is_too_short = sequence.num_output_tokens < params.min_tokens
-        return SamplingRow(
-            params=params,
-            seed=sequence.seed,
-            sample_idx=sequence.sample_idx,
-            token_ids=sequence.token_ids,
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            banned_token_ids=sequence.stop_token_ids if is_too_short else frozenset(),
-        )
+        if sequence.num_output_tokens >= sequence.request.sampling_params.min_tokens:
+            return sequence.sampling_row
+        return replace(sequence.sampling_row, banned_token_ids=sequence.stop_token_ids)
 
     # -- commit ----------------------------------------------------------------------------------------------------
 

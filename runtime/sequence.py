@@ -8,6 +8,7 @@ from ..radix.block_table import BlockTable
 from .detokenizer import IncrementalDetokenizer
 from .outputs import FinishReason, TokenLogprobs
 from .request import Request
+from .sampler import SamplingRow
 
 
 class SequenceStatus(Enum):
@@ -30,6 +31,7 @@ class Sequence:
         arrival_idx: order of arrival over the engine's life; breaks every tie.
         num_overtaken: how often a later arrival was admitted first; cache-aware policies age by it.
         num_matched_tokens: cached prefix when last looked at; what cache-aware policies order by.
+        sampling_row: what the sampler has to know of it, without what it must not choose now.
         prompt_logprobs: one entry per prompt token, filled as they become known.
     """
 
@@ -50,7 +52,7 @@ class Sequence:
         "prompt_logprobs",
         "request",
         "sample_idx",
-        "seed",
+        "sampling_row",
         "status",
         "stop_reason",
         "stop_token_ids",
@@ -71,11 +73,13 @@ class Sequence:
         self.sample_idx = sample_idx
         self.arrival_idx = arrival_idx
         self.max_tokens = max_tokens
-        self.seed = seed
         self.stop_token_ids = stop_token_ids
         self.detokenizer = detokenizer
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.sampling_row = SamplingRow(
+            request.sampling_params, seed, sample_idx, self.token_ids, self.num_prompt_tokens
+        )
         self.block_table: BlockTable | None = None
         self.status = SequenceStatus.WAITING
         self.num_cached_tokens: int | None = None

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <utility>
 #include <vector>
 
 namespace ramet::sampling {
@@ -24,10 +23,10 @@ constexpr float NEGLIGIBLE = 1e-13f;
 struct Scratch {
     std::vector<float> changed;
     std::vector<int32_t> counts; // one a token, zero between rows
-    std::vector<float> weights, largest_weights, work;
+    std::vector<float> weights, bounds, work;
     std::vector<RankKey> keys;
     std::vector<int32_t> token_ids;
-    Scan scanned, weighed;
+    Scan scanned;
     Nucleus nucleus;
 };
 
@@ -107,19 +106,25 @@ const float* change(const float* logits, int64_t vocab_size, const ramet_samplin
 // ---- the draw --------------------------------------------------------------------------------------------------------
 
 // The logits that top-k leaves, in ascending order of token ids, and their weights: softmax's numerators after
-// temperature, so the largest is 1. Weights are computed where they are needed: all of them for a sum, otherwise only in
-// groups that may matter, which the largest weight of each group tells.
+// temperature, so the largest is 1. Weights are computed where they are needed: all of them for a sum, otherwise only
+// in groups that may matter, which a bound on the weights of each group tells.
 class Candidates {
 public:
-    Candidates(const float* logits, int64_t count, const int32_t* token_ids, float peak, double temperature,
-               Scratch& scratch)
-        : logits_(logits), count_(count), token_ids_(token_ids), peak_(peak),
-          factor_(1.0f / std::max(static_cast<float>(temperature), FLT_MIN)), largest_(scratch.largest_weights) {}
+    Candidates(const float* logits, int64_t count, const int32_t* token_ids, const Scan& scanned, double temperature,
+               std::vector<float>& bounds)
+        : logits_(logits), count_(count), token_ids_(token_ids), peak_(scanned.peak),
+          factor_(1.0f / std::max(static_cast<float>(temperature), FLT_MIN)), bounds_(bounds) {
+        bounds_.resize(scanned.largest.size());
+        weigh(scanned.largest.data(), static_cast<int64_t>(bounds_.size()), bounds_.data());
+        for (float& bound : bounds_) bound *= 1.0f + 0x1p-20f; // an exponential may be rounded up
+    }
 
     int64_t count() const { return count_; }
     bool is_vocabulary() const { return token_ids_ == nullptr; }
     int64_t token_id(int64_t idx) const { return token_ids_ ? token_ids_[idx] : idx; }
-    const std::vector<float>& largest() const { return largest_; }
+
+    // No weight of a group is larger than its bound.
+    const std::vector<float>& bounds() const { return bounds_; }
 
     // The weights of one group.
     const float* weights(int64_t group) {
@@ -129,40 +134,44 @@ public:
         return group_;
     }
 
-    const float* weigh_all(Scratch& scratch) {
-        scratch.weights.resize(std::max(count_, static_cast<int64_t>(scratch.weights.size())));
-        all_ = scratch.weights.data();
-        weigh(logits_, count_, all_);
-        scan(all_, count_, scratch.weighed);
-        std::swap(largest_, scratch.weighed.largest);
+    // The weights of all; the result's memory is kept in `memory`.
+    const float* weigh_all(std::vector<float>& memory) {
+        memory.resize(std::max(count_, static_cast<int64_t>(memory.size())));
+        all_ = memory.data();
+        weigh(logits_, count_, memory.data());
         return all_;
-    }
-
-    void weigh_largest(const std::vector<float>& largest_logits) {
-        largest_.resize(largest_logits.size());
-        weigh(largest_logits.data(), static_cast<int64_t>(largest_logits.size()), largest_.data());
     }
 
 private:
     void weigh(const float* logits, int64_t count, float* weights) const {
+        constexpr int64_t CHUNK_LEN = 256;
         const float peak = peak_, factor = factor_;
+        float rests[CHUNK_LEN], powers[CHUNK_LEN];
+        for (int64_t start = 0; start < count; start += CHUNK_LEN) {
+            const int64_t length = std::min(CHUNK_LEN, count - start);
 #pragma omp simd
-        for (int64_t i = 0; i < count; ++i) weights[i] = exp_minus((peak - logits[i]) * factor);
+            for (int64_t i = 0; i < length; ++i) {
+                const ReducedExp reduced = exp_minus_reduce((peak - logits[start + i]) * factor);
+                rests[i] = reduced.r;
+                powers[i] = reduced.power;
+            }
+#pragma omp simd
+            for (int64_t i = 0; i < length; ++i) weights[start + i] = exp_minus_finish(rests[i], powers[i]);
+        }
     }
 
     const float* logits_;
     int64_t count_;
     const int32_t* token_ids_;
     float peak_, factor_;
-    std::vector<float>& largest_;
-    float* all_ = nullptr;
+    std::vector<float>& bounds_;
+    const float* all_ = nullptr;
     float group_[GROUP_LEN];
 };
 
 Candidates keep_top_k(const float* logits, int64_t vocab_size, const ramet_sampling_row& row, Scratch& scratch) {
-    const float peak = scratch.scanned.peak;
     if (row.top_k <= 0 || row.top_k >= vocab_size) {
-        return Candidates(logits, vocab_size, nullptr, peak, row.temperature, scratch);
+        return Candidates(logits, vocab_size, nullptr, scratch.scanned, row.temperature, scratch.bounds);
     }
     select_largest(logits, vocab_size, scratch.scanned, row.top_k, scratch.work, scratch.keys);
     scratch.token_ids.clear();
@@ -170,20 +179,18 @@ Candidates keep_top_k(const float* logits, int64_t vocab_size, const ramet_sampl
     std::sort(scratch.token_ids.begin(), scratch.token_ids.end());
     scratch.work.clear();
     for (int32_t token_id : scratch.token_ids) scratch.work.push_back(logits[token_id]);
-    return Candidates(scratch.work.data(), row.top_k, scratch.token_ids.data(), peak, row.temperature, scratch);
+    scan(scratch.work.data(), row.top_k, scratch.scanned);
+    return Candidates(scratch.work.data(), row.top_k, scratch.token_ids.data(), scratch.scanned, row.temperature,
+                      scratch.bounds);
 }
 
 Cut cut_of(const ramet_sampling_row& row, Candidates& candidates, Scratch& scratch) {
     Cut cut;
-    if (row.top_p < 1.0 || !candidates.is_vocabulary()) {
-        const float* weights = candidates.weigh_all(scratch);
-        if (row.top_p < 1.0) {
-            LaneSum sum;
-            sum.add_all(weights, candidates.count());
-            cut = scratch.nucleus.find(weights, candidates.count(), candidates.largest(), row.top_p, sum.total());
-        }
-    } else {
-        candidates.weigh_largest(scratch.scanned.largest);
+    if (row.top_p < 1.0) {
+        const float* weights = candidates.weigh_all(scratch.weights);
+        LaneSum sum;
+        sum.add_all(weights, candidates.count());
+        cut = scratch.nucleus.find(weights, candidates.count(), candidates.bounds(), row.top_p, sum.total());
     }
     cut.raise_to(static_cast<float>(row.min_p));
     cut.raise_to(std::nextafter(NEGLIGIBLE, 1.0f));
@@ -198,9 +205,8 @@ public:
 
     int32_t winner() {
         for (int64_t group = 0; group < num_groups(candidates_.count()); ++group) {
-            // The margin is for the rounding of what is compared here.
-            double largest = static_cast<double>(candidates_.largest()[group]) * (1.0 + 1e-5);
-            if (largest >= cut_.smallest && may_lead(group, first_arrival_ * largest)) run(group);
+            const float bound = candidates_.bounds()[group];
+            if (bound >= cut_.smallest && may_lead(group, first_arrival_ * static_cast<double>(bound))) run(group);
         }
         return static_cast<int32_t>(candidates_.token_id(winner_idx_));
     }
@@ -212,9 +218,12 @@ private:
         const int64_t start = group * GROUP_LEN;
         if (bound > 0.5 || !candidates_.is_vocabulary() || start + GROUP_LEN > candidates_.count()) return true;
         const uint64_t state = state_, limit = static_cast<uint64_t>(bound * 0x1p53 + 1.0) << 11;
+        uint64_t hashes[GROUP_LEN];
+#pragma omp simd
+        for (int64_t i = 0; i < GROUP_LEN; ++i) hashes[i] = token_hash_begin(state, start + i);
         int64_t num_below = 0;
 #pragma omp simd reduction(+ : num_below)
-        for (int64_t i = 0; i < GROUP_LEN; ++i) num_below += token_hash(state, start + i) < limit;
+        for (int64_t i = 0; i < GROUP_LEN; ++i) num_below += mix(hashes[i]) < limit;
         return num_below > 0;
     }
 

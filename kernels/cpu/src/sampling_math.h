@@ -1,7 +1,7 @@
 // Exponentials and random numbers of the sampler, written so that a compiler vectorises the loops they stand in.
 //
-// No branches (a choice between two results is made by their bits), no calls, and no fused multiply-adds (-ffp-contract=off): a result is the same in a vector of any width
-// and in plain code.
+// No branches (a choice between two results is made by their bits), no calls, and no fused multiply-adds
+// (-ffp-contract=off): a result is the same in a vector of any width and in plain code.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,17 @@ inline To bit_cast(From from) {
     return to;
 }
 
-// e^-d for d >= 0 in fp32, within 2 units in the last place; exactly 1 at 0, and 0 beyond 87.
-// -d = n ln 2 + r with |r| <= ln(2) / 2; e^r by the polynomial of Cephes' expf (Moshier, 1989). Adding 1.5 * 2^23 rounds
-// to a whole number, which then stands in the low bits. Numbers that are not negative are ordered as their bits are.
-inline float exp_minus(float d) {
+// e^-d for d >= 0 in fp32, within 2 units in the last place; exactly 1 at 0, and 0 beyond 87. -d = n ln 2 + r with
+// |r| <= ln(2) / 2; e^r by the polynomial of Cephes' expf (Moshier, 1989), times 2^n. It comes in two halves because two
+// loops over short dependent chains keep more of a processor busy than one loop over a long one.
+struct ReducedExp {
+    float r;
+    float power;
+};
+
+// Adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits. Numbers that are not negative are
+// ordered as their bits are.
+inline ReducedExp exp_minus_reduce(float d) {
     const float round = 12582912.0f;
     const int32_t limit = bit_cast<int32_t>(87.0f);
     int32_t bits = bit_cast<int32_t>(d);
@@ -28,19 +35,22 @@ inline float exp_minus(float d) {
     float shifted = x * 1.44269504088896341f + round;
     float n = shifted - round;
     float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    uint32_t power = (bit_cast<uint32_t>(shifted) << 23) + 0x3F800000u;
+    uint32_t kept_bits = 0u - static_cast<uint32_t>(bits <= limit);
+    return ReducedExp{r, bit_cast<float>(power & kept_bits)};
+}
+
+inline float exp_minus_finish(float r, float power) {
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    float mantissa = (p * (r * r) + r) + 1.0f;
-    float power = bit_cast<float>((bit_cast<uint32_t>(shifted) << 23) + 0x3F800000u);
-    uint32_t kept_bits = 0u - static_cast<uint32_t>(bits <= limit);
-    return bit_cast<float>(bit_cast<uint32_t>(mantissa * power) & kept_bits);
+    return ((p * (r * r) + r) + 1.0f) * power;
 }
 
-// The same in fp64, within 2 units in the last place; 0 beyond 708. e^r by its Taylor series.
+// The same in fp64, in one piece; 0 beyond 708. e^r by its Taylor series.
 inline double exp_minus(double d) {
     const double round = 6755399441055744.0;
     const int64_t limit = bit_cast<int64_t>(708.0);
@@ -83,9 +93,12 @@ inline uint64_t stream_state(uint64_t seed, int64_t sample_idx, int64_t position
     return mix((state ^ static_cast<uint64_t>(position)) + GAMMA);
 }
 
-inline uint64_t token_hash(uint64_t state, int64_t token_id) {
-    return mix(mix((static_cast<uint64_t>(token_id) ^ state) + GAMMA) + GAMMA);
+// A token's hash, in two halves as the exponential.
+inline uint64_t token_hash_begin(uint64_t state, int64_t token_id) {
+    return mix((static_cast<uint64_t>(token_id) ^ state) + GAMMA) + GAMMA;
 }
+
+inline uint64_t token_hash(uint64_t state, int64_t token_id) { return mix(token_hash_begin(state, token_id)); }
 
 // The token's uniform number in [0, 1).
 inline double uniform(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }

@@ -54,12 +54,12 @@ inline void scan(const float* values, int64_t count, Scan& result) {
     result.peak = num_nans ? std::numeric_limits<float>::quiet_NaN() : peak;
 }
 
-// Calls visit(idx) for every number of at least `floor`, in order.
+// Calls visit(idx) for every number of at least `floor`, in order. No number of a group is larger than its bound.
 template <typename Visit>
-inline void for_each_from(const float* values, int64_t count, const std::vector<float>& largest, float floor,
+inline void for_each_from(const float* values, int64_t count, const std::vector<float>& bounds, float floor,
                           Visit visit) {
     for (int64_t group = 0; group < num_groups(count); ++group) {
-        if (largest[group] < floor) continue;
+        if (bounds[group] < floor) continue;
         for (int64_t i = group * GROUP_LEN; i < group_end(group, count); ++i) {
             if (values[i] >= floor) visit(i);
         }

@@ -64,17 +64,18 @@ struct Cut {
 // half of their bits (a bucket is 0.8 % wide), and only the bucket in which the sum crosses the target is sorted.
 class Nucleus {
 public:
-    // The fewest largest weights whose sum reaches top_p * total; of equal ones at the border the lower indices.
+    // The fewest largest weights whose sum reaches top_p * total; of equal ones at the border the lower indices. No
+    // weight of a group is larger than its bound.
     // Source: Holtzman et al., ICLR 2020, section 3.1.
-    Cut find(const float* weights, int64_t count, const std::vector<float>& largest, double top_p, double total) {
+    Cut find(const float* weights, int64_t count, const std::vector<float>& bounds, double top_p, double total) {
         double target = top_p * total;
         // Smaller weights hold less than 1 - top_p of the sum together, half of that because of rounding.
         float floor = static_cast<float>(0.5 * (1.0 - top_p) * total / static_cast<double>(count));
-        for (float trial = 0x1p-4f; !gather(weights, count, largest, std::max(trial, floor), target);) {
+        for (float trial = 0x1p-4f; !gather(weights, count, bounds, std::max(trial, floor), target);) {
             if (trial <= floor) break;
             trial *= 0x1p-3f;
         }
-        return cut(weights, count, largest, target);
+        return cut(weights, count, bounds, target);
     }
 
 private:
@@ -83,15 +84,15 @@ private:
     static int64_t bucket_of(float weight) { return bit_cast<uint32_t>(weight) >> 16; }
 
     // Whether the weights of at least `floor` reach the target together.
-    bool gather(const float* weights, int64_t count, const std::vector<float>& largest, float floor, double target) {
+    bool gather(const float* weights, int64_t count, const std::vector<float>& bounds, float floor, double target) {
         gathered_.clear();
-        for_each_from(weights, count, largest, floor, [&](int64_t i) { gathered_.push_back(weights[i]); });
+        for_each_from(weights, count, bounds, floor, [&](int64_t i) { gathered_.push_back(weights[i]); });
         LaneSum sum;
         sum.add_all(gathered_.data(), static_cast<int64_t>(gathered_.size()));
         return sum.total() >= target;
     }
 
-    Cut cut(const float* weights, int64_t count, const std::vector<float>& largest, double target) {
+    Cut cut(const float* weights, int64_t count, const std::vector<float>& bounds, double target) {
         float smallest = *std::min_element(gathered_.begin(), gathered_.end());
         int64_t lowest = bucket_of(smallest);
         sums_.assign(NUM_BUCKETS - lowest, 0.0);
@@ -99,11 +100,11 @@ private:
         int64_t bucket = NUM_BUCKETS - 1;
         double before = 0.0;
         while (bucket > lowest && before + sums_[bucket - lowest] < target) before += sums_[bucket-- - lowest];
-        return cut_inside(weights, count, largest, bucket, target - before);
+        return cut_inside(weights, count, bounds, bucket, target - before);
     }
 
     // The cut in the bucket where what is `missing` of the target is found.
-    Cut cut_inside(const float* weights, int64_t count, const std::vector<float>& largest, int64_t bucket,
+    Cut cut_inside(const float* weights, int64_t count, const std::vector<float>& bounds, int64_t bucket,
                    double missing) {
         bucket_.clear();
         for (float weight : gathered_) {
@@ -116,14 +117,14 @@ private:
         float smallest = bucket_[last];
         size_t first_equal = last;
         while (first_equal > 0 && bucket_[first_equal - 1] == smallest) --first_equal;
-        return Cut{smallest, nth_equal(weights, count, largest, smallest, last - first_equal)};
+        return Cut{smallest, nth_equal(weights, count, bounds, smallest, last - first_equal)};
     }
 
     // Index of the weight that equals `value` and has n like it in front.
-    static int64_t nth_equal(const float* weights, int64_t count, const std::vector<float>& largest, float value,
+    static int64_t nth_equal(const float* weights, int64_t count, const std::vector<float>& bounds, float value,
                              size_t n) {
         int64_t found = -1;
-        for_each_from(weights, count, largest, value, [&](int64_t i) {
+        for_each_from(weights, count, bounds, value, [&](int64_t i) {
             if (weights[i] == value && n-- == 0) found = i;
         });
         return found;
