@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
 from ramet.kernels.cpu.compiler import find_compiler
 from ramet.kernels.cpu.errors import CompilerNotFoundError
+from ramet.kernels.cpu.library import declare
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -23,6 +26,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("RAMET_TESTS_REQUIRE_COMPILER") == "1":
             pytest.fail(f"{error}; or set RAMET_TESTS_REQUIRE_COMPILER=0")
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def cpu_library_of() -> Callable[[str | None], ctypes.CDLL]:
+    """The C++ library, declared, for an instruction set (None: the best one here). Compiled at most once, and kept
+    where the package keeps it. For tests marked `compiler`."""
+    from ramet.kernels.cpu.loader import load_cpu_library
+    from ramet.runtime.config import cache_dir, default_compiler
+
+    @cache
+    def load(isa: str | None) -> ctypes.CDLL:
+        cdll = load_cpu_library(isa, cache_dir(), default_compiler(), print).cdll
+        declare(cdll)
+        return cdll
+
+    return load
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,245 @@
+"""Paged attention in C++ against the oracle over random layouts, and the same bits however a row is computed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ramet.kernels.attention_plan import build_attention_metadata
+from ramet.kernels.cpu.isa import supported_isas
+from ramet.kernels.cpu.library import Step
+from ramet.kernels.dispatch import select_kernels
+
+pytestmark = pytest.mark.compiler
+
+BLOCK = 16
+HEADS = [(2, 1), (1, 3), (2, 4), (1, 8), (3, 3), (1, 1)]
+"""(key/value heads, query heads per key/value head)"""
+HEAD_DIMS = [16, 64, 80, 96, 128]
+WINDOWS = [0, 1, 5, 16, 40, 64, 100, 1000]
+LARGEST_HALF = 65504.0
+POOL = 160
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sequences of a step: how many blocks of which run they begin with, their context, and how much of it is new."""
+
+    run_ids: tuple[int, ...]
+    run_blocks: tuple[int, ...]
+    context_lens: tuple[int, ...]
+    num_new: tuple[int, ...]
+
+    def tables(self, seed: int) -> list[list[int]]:
+        """Block ids in no order. Runs are tails of nothing: run 1 branches off run 0 after three blocks."""
+        free = list(np.random.default_rng(seed).permutation(POOL))
+        runs = [[int(free.pop()) for _ in range(12)] for _ in range(3)]
+        runs[1][:3] = runs[0][:3]
+        tables = []
+        for run_id, num_blocks, context_len in zip(self.run_ids, self.run_blocks, self.context_lens, strict=True):
+            table = runs[run_id][:num_blocks]
+            while len(table) * BLOCK < context_len:
+                table.append(int(free.pop()))
+            tables.append(table)
+        return tables
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    run_ids, run_blocks, context_lens, num_new = [], [], [], []
+    for _ in range(draw(st.integers(1, 6))):
+        run_ids.append(draw(st.integers(0, 2)))
+        run_blocks.append(draw(st.integers(0, 12)))
+        fresh = draw(st.sampled_from([1, 1, 2, 15, 16, 17, 33, 70]))
+        num_new.append(draw(st.integers(1, fresh)))
+        context_lens.append(run_blocks[-1] * BLOCK + fresh)
+    return Layout(tuple(run_ids), tuple(run_blocks), tuple(context_lens), tuple(num_new))
+
+
+class Attention:
+    """One layout with random numbers in it: what the step computes, and what the oracle says."""
+
+    def __init__(self, layout: Layout, heads: tuple[int, int], head_dim: int, window: int, seed: int) -> None:
+        self.num_kv_heads, self.group = heads
+        self.head_dim, self.window = head_dim, window
+        self.tables, self.context_lens, self.num_new = layout.tables(seed), layout.context_lens, layout.num_new
+        rng = np.random.default_rng(seed)
+        # What no row may see is as large as fp16 allows.
+        self.keys = rng.choice([-LARGEST_HALF, LARGEST_HALF], size=(POOL, BLOCK, self.num_kv_heads, head_dim))
+        self.values = rng.choice([-LARGEST_HALF, LARGEST_HALF], size=self.keys.shape)
+        for table, context_len in zip(self.tables, self.context_lens, strict=True):
+            for position in range(context_len):
+                slot = table[position // BLOCK], position % BLOCK
+                if abs(self.keys[slot][0, 0]) == LARGEST_HALF:
+                    self.keys[slot], self.values[slot] = rng.normal(size=(2, self.num_kv_heads, head_dim))
+        self.keys, self.values = (x.astype(np.float16).astype(np.float32) for x in (self.keys, self.values))
+        total = sum(layout.num_new)
+        self.queries = rng.normal(size=(total, self.num_kv_heads * self.group, head_dim)).astype(np.float32) * 2
+
+    def stored(self) -> Array:
+        """The cache without the step's own tokens: those slots hold what no row may see, as they do in life."""
+        cache = np.empty((POOL, 2, self.num_kv_heads, self.head_dim * BLOCK), dtype=np.float16)
+        keys, values = self.keys.copy(), self.values.copy()
+        for seq_idx, position in self.rows():
+            slot = self.tables[seq_idx][position // BLOCK], position % BLOCK
+            keys[slot], values[slot] = LARGEST_HALF, -LARGEST_HALF
+        cache[:, 0] = keys.transpose(0, 2, 3, 1).reshape(cache[:, 0].shape)
+        cache[:, 1] = values.transpose(0, 2, 1, 3).reshape(cache[:, 1].shape)
+        return cache
+
+    def rows(self) -> list[tuple[int, int]]:
+        """(sequence, position) of each row of the step."""
+        return [
+            (seq_idx, position)
+            for seq_idx, (length, count) in enumerate(zip(self.context_lens, self.num_new, strict=True))
+            for position in range(length - count, length)
+        ]
+
+    def run(
+        self,
+        library: ctypes.CDLL,
+        cache: Array | None = None,
+        seq_ids: list[int] | None = None,
+        parts: dict[int, tuple[int, int]] | None = None,
+        is_sharing: bool = True,
+    ) -> Array:
+        """Attention of some sequences' new tokens, or of the positions in `parts` alone. Mutates `cache`."""
+        seq_ids = list(range(len(self.tables))) if seq_ids is None else seq_ids
+        cache = self.stored() if cache is None else cache
+        rows = [
+            (row, seq_idx, position)
+            for wanted in seq_ids
+            for row, (seq_idx, position) in enumerate(self.rows())
+            if seq_idx == wanted and (parts is None or parts[wanted][0] <= position < parts[wanted][1])
+        ]
+        slots = [(self.tables[seq_idx][position // BLOCK], position % BLOCK) for _, seq_idx, position in rows]
+        key, value = (
+            np.array([x[slot] for slot in slots], dtype=np.float32).reshape(len(rows), -1)
+            for x in (self.keys, self.values)
+        )
+        query = np.ascontiguousarray(self.queries[[row for row, _, _ in rows]])
+        counts = [sum(seq_idx == wanted for _, seq_idx, _ in rows) for wanted in seq_ids]
+        lengths = [len(self.tables[seq_idx]) for seq_idx in seq_ids]
+        arrays = {
+            "positions": [position for _, _, position in rows],
+            "query_starts": np.cumsum([0, *counts]),
+            "block_tables": [block for seq_idx in seq_ids for block in self.tables[seq_idx]],
+            "block_table_starts": np.cumsum([0, *lengths]),
+        }
+        kept = {name: np.array(numbers, dtype=np.int32) for name, numbers in arrays.items()}
+        step = Step(num_tokens=len(rows), num_sequences=len(seq_ids), num_threads=1, is_sharing=is_sharing)
+        for name, array in kept.items():
+            setattr(step, name, array.ctypes.data)
+        out = np.full((len(rows), self.num_kv_heads * self.group, self.head_dim), np.nan, dtype=np.float32)
+        assert not library.ramet_attention(
+            ctypes.byref(step),
+            *(x.ctypes.data for x in (query, key, value)),
+            self.num_kv_heads * self.group,
+            self.num_kv_heads,
+            self.head_dim,
+            self.window,
+            cache.ctypes.data,
+            2 * self.num_kv_heads * self.head_dim * BLOCK,
+            out.ctypes.data,
+        )
+        return out
+
+    def expected(self) -> Array:
+        starts = [0, *np.cumsum(self.num_new).tolist()]
+        metadata = build_attention_metadata(self.tables, starts, self.context_lens, BLOCK)
+        output = select_kernels("cpu", "reference").attention(
+            torch.from_numpy(self.queries),
+            torch.from_numpy(self.keys),
+            torch.from_numpy(self.values),
+            metadata,
+            self.head_dim**-0.5,
+            self.window or None,
+        )
+        return output.numpy()
+
+
+attentions = st.builds(
+    Attention,
+    layouts(),
+    st.sampled_from(HEADS),
+    st.sampled_from(HEAD_DIMS),
+    st.sampled_from(WINDOWS),
+    st.integers(0, 1000),
+)
+DECODES = Layout((0, 0, 1, 1, 2, 0), (12, 12, 9, 3, 12, 8), (193, 200, 145, 49, 193, 129), (1, 1, 1, 1, 1, 1))
+CHUNK = Layout((0, 0), (12, 0), (262, 70), (70, 70))
+random_layouts = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@random_layouts
+@given(attention=attentions)
+@example(attention=Attention(DECODES, (1, 3), 64, 0, 1))
+@example(attention=Attention(DECODES, (2, 4), 128, 40, 2))
+@example(attention=Attention(CHUNK, (1, 8), 80, 0, 3))
+@example(attention=Attention(CHUNK, (3, 3), 16, 64, 4))
+def test_attention_equals_the_oracle_whatever_lies_in_other_slots(library, attention):
+    np.testing.assert_allclose(attention.run(library), attention.expected(), rtol=1e-5, atol=2e-5)
+
+
+@random_layouts
+@given(attention=attentions, data=st.data())
+@example(attention=Attention(DECODES, (1, 3), 64, 0, 5), data=None)
+@example(attention=Attention(CHUNK, (2, 1), 96, 0, 6), data=None)
+def test_a_row_has_the_same_bits_alone_batched_shared_and_chunked(library, attention, data):
+    expected = attention.run(library)
+    assert np.array_equal(attention.run(library, is_sharing=False), expected)
+    starts = np.cumsum([0, *attention.num_new])
+    order = list(reversed(range(len(attention.tables))))
+    rows = np.concatenate([np.arange(starts[seq_idx], starts[seq_idx + 1]) for seq_idx in order])
+    assert np.array_equal(attention.run(library, seq_ids=order), expected[rows])
+    chunk = 1 if data is None else data.draw(st.sampled_from([1, 3, 16, 30]), label="chunk")
+    for seq_idx, (length, count) in enumerate(zip(attention.context_lens, attention.num_new, strict=True)):
+        cache, outputs = attention.stored(), []
+        for start in range(length - count, length, chunk):
+            part = {seq_idx: (start, min(length, start + chunk))}
+            outputs.append(attention.run(library, cache, [seq_idx], part))
+        assert np.array_equal(np.concatenate(outputs), expected[starts[seq_idx] : starts[seq_idx + 1]])
+
+
+def test_large_scores_do_not_overflow(library):
+    attention = Attention(DECODES, (2, 4), 64, 0, 7)
+    attention.queries *= 300
+    np.testing.assert_allclose(attention.run(library), attention.expected(), rtol=1e-3, atol=2e-3)
+
+
+def test_numbers_too_large_for_fp16_are_stored_as_the_largest_there_are(library):
+    attention = Attention(replace(CHUNK, num_new=(3, 4)), (1, 1), 16, 1, 8)
+    slots = [(attention.tables[seq_idx][position // BLOCK], position % BLOCK) for seq_idx, position in attention.rows()]
+    for idx, slot in enumerate(slots):
+        attention.values[slot] = [1e5, -1e30, np.inf, 65505.0, -65519.0, 65504.0, 7.0][idx]
+        attention.keys[slot] = -np.inf
+    expected = [65504.0, -65504.0, 65504.0, 65504.0, -65504.0, 65504.0, 7.0]
+    assert np.array_equal(attention.run(library)[:, 0, 0], np.array(expected, dtype=np.float32))
+
+
+@pytest.mark.parametrize("num_heads", [40, 64])
+def test_many_query_heads_of_one_kv_head(library, num_heads):
+    """More rows a token than half a tile has room for."""
+    attention = Attention(DECODES, (1, num_heads), 16, 0, 9)
+    np.testing.assert_allclose(attention.run(library), attention.expected(), rtol=1e-5, atol=2e-5)
+    assert np.array_equal(attention.run(library, is_sharing=False), attention.run(library))
+
+
+@pytest.mark.skipif("amx" not in supported_isas(), reason="needs a processor with AMX")
+def test_machines_with_and_without_a_matrix_unit_agree(cpu_library_of: Callable[[str], ctypes.CDLL]) -> None:
+    attention = Attention(CHUNK, (2, 4), 64, 0, 10)
+    assert np.array_equal(attention.run(cpu_library_of("amx")), attention.run(cpu_library_of("avx512")))
