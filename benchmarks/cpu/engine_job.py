@@ -40,7 +40,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
         "load_seconds": load_seconds,
         "peak_rss_bytes": peak_rss_bytes(),
         "versions": _versions(options["packages"]),
-        "details": module.details(),
+        "details": module.details(session),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ class Figure:
     median: float
 
 
-def figure_of(metric: Metric, runs: list[Mapping[str, Any]], sizes: Mapping[str, int]) -> Figure | str | None:
+def figure_of(metric: Metric, runs: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> Figure | str | None:
     """What an engine reached; why it did not; or None if it was not asked.
 
     Args:

@@ -72,20 +72,24 @@ def _run(command: list[str], folder: str, env: Mapping[str, str], timeout: float
             )
         except OSError as error:
             return _Output("", f"cannot start {command[0]}: {error.strerror}")
-        reason = None
-        try:
-            status = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            reason = f"took longer than {timeout:.0f} s"
-        finally:
-            _end_group(process)
+        status: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
+                status = process.wait(timeout)
+            finally:
+                _end_group(process)
         file.seek(0)
         text = file.read().decode("utf-8", errors="replace")
-        if reason is None and status < 0:
-            reason = f"ended by signal {signal.Signals(-status).name}"
-        elif reason is None and status > 0:
-            reason = _last_line(text) or f"exit status {status}"
-        return _Output(text, reason)
+        return _Output(text, _reason(status, text, timeout))
+
+
+def _reason(status: int | None, text: str, timeout: float) -> str | None:
+    """Why the process with this exit status failed; None if it did not. No status is one that had to be ended."""
+    if status is None:
+        return f"took longer than {timeout:.0f} s"
+    if status < 0:
+        return f"ended by signal {signal.Signals(-status).name}"
+    return (_last_line(text) or f"exit status {status}") if status else None
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -112,13 +112,13 @@ def _engines_section(results: Mapping[str, Any]) -> str:
         rows.append(
             [
                 ENGINES[name].label,
-                versions + failure,
+                f"{versions}; {runs[0]['details']}{failure}",
                 f"{max(run['peak_rss_bytes'] for run in runs) / 1e6:.0f} MB",
                 f"{statistics.median(run['load_seconds'] for run in runs):.1f} s",
                 _agreement_cell(runs[0], reference[0]) if reference else "",
             ]
         )
-    heads = ["engine", "versions", "peak RSS", "load", "answers as in fp32"]
+    heads = ["engine", "versions and setting", "peak RSS", "load", "answers as in fp32"]
     note = (
         "Peak RSS is all the process ever held, loading included. The last column counts first tokens (W2, W3) and "
         "choices (W3-select) that equal those of transformers in fp32: a check that all compute the same model."

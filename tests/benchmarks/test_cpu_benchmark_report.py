@@ -28,7 +28,7 @@ def engine_run(**workloads: dict[str, Any]) -> dict[str, Any]:
         "load_seconds": 2.0,
         "peak_rss_bytes": 123_400_000,
         "versions": {"thing": "1.2"},
-        "details": "",
+        "details": "as usual",
     }
 
 
@@ -132,7 +132,7 @@ def test_an_engine_that_is_not_there_is_a_line_with_the_reason() -> None:
     }
     report = render(results(engines))
     assert row(report, "vLLM fp32")[1] == "not run: ModuleNotFoundError: No module named 'vllm'"
-    assert row(report, "ramet |")[1:4] == ["thing 1.2", "123 MB", "2.0 s"]
+    assert row(report, "ramet |")[1:4] == ["thing 1.2; as usual", "123 MB", "2.0 s"]
 
 
 def test_answers_are_compared_with_those_in_fp32() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -98,8 +99,7 @@ class LlamaContext:
 
     def _logits(self, row: int) -> NDArray[np.float32]:
         pointer = llama_cpp.llama_get_logits_ith(self._context, row)
-        array = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float * self._vocab_size)).contents
-        return np.frombuffer(array, dtype=np.float32)
+        return np.ctypeslib.as_array(pointer, (self._vocab_size,))
 
     def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)
@@ -132,6 +132,6 @@ def _silent(level: int, text: bytes, user_data: Any) -> None:
     """llama.cpp writes hundreds of lines otherwise."""
 
 
-def system_info() -> str:
-    """The instruction sets llama.cpp was built with."""
-    return llama_cpp.llama_print_system_info().decode()
+def built_with() -> str:
+    """The instruction sets and features that llama.cpp was built with."""
+    return " ".join(re.findall(r"(\w+) = 1", llama_cpp.llama_print_system_info().decode()))

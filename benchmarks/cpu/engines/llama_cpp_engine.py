@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..workloads import Shape
-from .llama_cpp_context import LlamaContext, Piece, load_model, quantize, system_info
+from .llama_cpp_context import LlamaContext, Piece, built_with, load_model, quantize
 from .prefixes import common_prefix_len
 
 MIN_SHARED_TOKENS = 16
@@ -196,5 +196,5 @@ def open_session(options: dict[str, Any]) -> LlamaCppSession:
     return LlamaCppSession(prepare(options)["model"], options["threads"])
 
 
-def details() -> str:
-    return system_info()
+def details(session: LlamaCppSession) -> str:
+    return built_with()

@@ -107,5 +107,5 @@ def open_session(options: dict[str, Any]) -> OpenVinoSession:
     return OpenVinoSession(prepare(options)["directory"], options["threads"])
 
 
-def details() -> str:
-    return f"OpenVINO {openvino.__version__}"
+def details(session: OpenVinoSession) -> str:
+    return f"at most {TOKENS_PER_STEP} tokens a step"

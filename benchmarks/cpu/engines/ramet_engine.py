@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ramet import LLM, LocalBackend, ProgramState, SamplingParams, function, select
 
 from ..workloads import Shape
@@ -70,5 +68,5 @@ def open_session(options: dict[str, Any]) -> RametSession:
     return RametSession(options["gguf"], options["threads"], options.get("kernels"))
 
 
-def details() -> str:
-    return f"torch with {torch.get_num_threads()} threads"
+def details(session: RametSession) -> str:
+    return f"{session.llm.kernels_name} kernels"

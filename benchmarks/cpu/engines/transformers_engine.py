@@ -114,5 +114,5 @@ def open_session(options: dict[str, Any]) -> TransformersSession:
     return TransformersSession(options["fp32"], options["threads"])
 
 
-def details() -> str:
-    return f"torch with {torch.get_num_threads()} threads"
+def details(session: TransformersSession) -> str:
+    return str(session.model.config._attn_implementation)

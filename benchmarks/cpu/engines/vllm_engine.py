@@ -81,5 +81,5 @@ def open_session(options: dict[str, Any]) -> VllmSession:
     return VllmSession(options["fp32"], options["threads"], options["dtype"])
 
 
-def details() -> str:
-    return f"OpenMP bound to cores {os.environ.get('VLLM_CPU_OMP_THREADS_BIND')}"
+def details(session: VllmSession) -> str:
+    return f"{CACHE_GIB} GiB of cache"
