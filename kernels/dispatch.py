@@ -30,6 +30,12 @@ def _torch(device: torch.device) -> Kernels:
     return TorchKernels(device)
 
 
+def _torch_int8(device: torch.device) -> Kernels:
+    from .torch_int8.kernels import TorchInt8Kernels
+
+    return TorchInt8Kernels(device)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelsEntry:
     """An entry of KERNELS: how the backend is made, and the device types it runs on."""
@@ -42,6 +48,7 @@ DEVICE_TYPES = ("cpu", "cuda")
 KERNELS: dict[str, KernelsEntry] = {
     "reference": KernelsEntry(_reference, DEVICE_TYPES),
     "torch": KernelsEntry(_torch, DEVICE_TYPES),
+    "torch_int8": KernelsEntry(_torch_int8, ("cpu",)),
 }
 DEFAULT_KERNELS = "torch"
 

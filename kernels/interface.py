@@ -81,6 +81,15 @@ class AttentionMetadata:
     items: Sequence[AttentionItem]
 
 
+class LinearWeight(Protocol):
+    """A matrix [N, K] in the form that `linear` and `embedding` of one backend read; made by its `prepare_weight`.
+
+    A plain Tensor is one. Only the backend looks inside."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+
 class Kernels(Protocol):
     """The ops of a transformer step. One object a device; `dispatch.py` chooses it.
 
@@ -134,8 +143,18 @@ class Kernels(Protocol):
         sees are not read, whatever they hold. Same dtype as `query`."""
         ...
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [T, K] times weight [N, K] transposed, plus bias [N]: [T, N]."""
+    def prepare_weight(self, weight: Tensor) -> LinearWeight:
+        """Bring a matrix [N, K] into this backend's form, once, when it is loaded: the tensor itself, or a quantised
+        copy after which the caller lets go of the tensor."""
+        ...
+
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
+        """x [T, K] times weight [N, K] transposed, plus bias [N]: [T, N], in the dtype of x."""
+        ...
+
+    def embedding(self, token_ids: Tensor, weight: LinearWeight) -> Tensor:
+        """Rows [T, K] of a weight [N, K], in the dtype it was loaded in; token_ids int64 [T]. The same weight may also
+        be used by `linear`."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .interface import AttentionMetadata
+from .interface import AttentionMetadata, LinearWeight
 
 
 class ReferenceKernels:
@@ -62,9 +62,17 @@ class ReferenceKernels:
             outputs.append(torch.einsum("hqk,khd->qhd", weights, value))
         return torch.cat(outputs).to(query.dtype)
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def prepare_weight(self, weight: Tensor) -> Tensor:
+        return weight
+
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
+        assert isinstance(weight, Tensor)
         y = x.float() @ weight.float().t()
         return (y if bias is None else y + bias.float()).to(x.dtype)
+
+    def embedding(self, token_ids: Tensor, weight: LinearWeight) -> Tensor:
+        assert isinstance(weight, Tensor)
+        return weight[token_ids]
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x32 = x.float()

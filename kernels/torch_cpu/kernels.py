@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ..interface import AttentionMetadata
+from ..interface import AttentionMetadata, LinearWeight
 from . import attention, kv_storage, linear, pointwise
 
 
@@ -46,8 +47,16 @@ class TorchKernels:
     ) -> Tensor:
         return attention.paged_attention(query, key_cache, value_cache, metadata, scale, sliding_window)
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def prepare_weight(self, weight: Tensor) -> Tensor:
+        return weight
+
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
+        assert isinstance(weight, Tensor)
         return linear.linear(x, weight, bias)
+
+    def embedding(self, token_ids: Tensor, weight: LinearWeight) -> Tensor:
+        assert isinstance(weight, Tensor)
+        return F.embedding(token_ids, weight)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return pointwise.rms_norm(x, weight, eps)

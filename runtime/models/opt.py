@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...kernels.interface import Kernels
+from ...kernels.interface import Kernels, LinearWeight
 from .base import ModelConfig
 from .hf_config import HFConfig
 from .parameters import ParameterReader
@@ -45,16 +45,20 @@ class OPTConfig(ModelConfig):
     activation: str
 
 
+Projection = tuple[LinearWeight, Tensor | None]
+"""Weight, and bias if there is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class OPTLayer:
-    """Weights of one layer; a norm is (weight, bias), a projection (weight, bias or None)."""
+    """Weights of one layer; a norm is (weight, bias)."""
 
     attention_norm: tuple[Tensor, Tensor]
-    qkv: tuple[Tensor, Tensor | None]
-    output: tuple[Tensor, Tensor | None]
+    qkv: Projection
+    output: Projection
     feed_forward_norm: tuple[Tensor, Tensor]
-    up: tuple[Tensor, Tensor | None]
-    down: tuple[Tensor, Tensor | None]
+    up: Projection
+    down: Projection
 
 
 class OPTForCausalLM:
@@ -75,16 +79,22 @@ class OPTForCausalLM:
         hidden, embedding = config.hidden_size, config.embedding_size
         prefix = "model.decoder."
         num_positions = config.max_position_embeddings + POSITION_OFFSET
-        self.embedding = parameters.read(f"{prefix}embed_tokens.weight", (config.vocab_size, embedding))
+        vocab_shape = (config.vocab_size, embedding)
+        self.embedding = kernels.prepare_weight(parameters.read(f"{prefix}embed_tokens.weight", vocab_shape))
         self.positions = parameters.read(f"{prefix}embed_positions.weight", (num_positions, hidden))
-        self.project_in = self.project_out = None
+        self.project_in: LinearWeight | None = None
+        self.project_out: LinearWeight | None = None
         if embedding != hidden:
-            self.project_in = parameters.read(f"{prefix}project_in.weight", (hidden, embedding))
-            self.project_out = parameters.read(f"{prefix}project_out.weight", (embedding, hidden))
-        self.layers = [_read_layer(config, parameters, f"{prefix}layers.{i}.") for i in range(config.num_layers)]
+            inward, outward = f"{prefix}project_in.weight", f"{prefix}project_out.weight"
+            self.project_in = kernels.prepare_weight(parameters.read(inward, (hidden, embedding)))
+            self.project_out = kernels.prepare_weight(parameters.read(outward, (embedding, hidden)))
+        self.layers = [
+            _read_layer(config, parameters, kernels, f"{prefix}layers.{i}.") for i in range(config.num_layers)
+        ]
         self.final_norm = _read_norm(config, parameters, f"{prefix}final_layer_norm") if config.has_final_norm else None
-        tied = config.tie_word_embeddings
-        self.lm_head = self.embedding if tied else parameters.read("lm_head.weight", (config.vocab_size, embedding))
+        self.lm_head = self.embedding
+        if not config.tie_word_embeddings:
+            self.lm_head = kernels.prepare_weight(parameters.read("lm_head.weight", vocab_shape))
 
     @staticmethod
     def read_config(hf: HFConfig) -> OPTConfig:
@@ -124,7 +134,7 @@ class OPTForCausalLM:
 
     def forward(self, batch: ForwardBatch, kv_caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         kernels, is_norm_before = self._kernels, self._opt.is_norm_before
-        hidden = F.embedding(batch.token_ids, self.embedding)
+        hidden = kernels.embedding(batch.token_ids, self.embedding)
         if self.project_in is not None:
             hidden = kernels.linear(hidden, self.project_in)
         hidden = hidden + F.embedding(batch.positions + POSITION_OFFSET, self.positions)
@@ -165,11 +175,12 @@ def _read_norm(config: OPTConfig, parameters: ParameterReader, name: str) -> tup
     return ones, torch.zeros_like(ones)
 
 
-def _read_layer(config: OPTConfig, parameters: ParameterReader, prefix: str) -> OPTLayer:
+def _read_layer(config: OPTConfig, parameters: ParameterReader, kernels: Kernels, prefix: str) -> OPTLayer:
     hidden, inner = config.hidden_size, config.intermediate_size
 
-    def projection(names: list[str], rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
-        weight = parameters.read_stacked([f"{prefix}{name}.weight" for name in names], [(rows, columns)] * len(names))
+    def projection(names: list[str], rows: int, columns: int) -> Projection:
+        shapes = [(rows, columns)] * len(names)
+        weight = kernels.prepare_weight(parameters.read_stacked([f"{prefix}{name}.weight" for name in names], shapes))
         if not config.mlp_bias:
             return weight, None
         return weight, parameters.read_stacked([f"{prefix}{name}.bias" for name in names], [(rows,)] * len(names))

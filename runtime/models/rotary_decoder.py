@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from ...kernels.interface import Kernels
+from ...kernels.interface import Kernels, LinearWeight
 from .base import ModelConfig
 from .parameters import ParameterReader
 from .rope import RotaryTable, inverse_frequencies
@@ -32,16 +31,16 @@ class RotaryLayer:
     """Weights of one layer. Matrices are [outputs, inputs]; None where the architecture has none."""
 
     input_norm: Tensor
-    qkv_weight: Tensor
+    qkv_weight: LinearWeight
     qkv_bias: Tensor | None
     query_norm: Tensor | None
     key_norm: Tensor | None
-    output_weight: Tensor
+    output_weight: LinearWeight
     output_bias: Tensor | None
     post_attention_norm: Tensor
-    gate_up_weight: Tensor
+    gate_up_weight: LinearWeight
     gate_up_bias: Tensor | None
-    down_weight: Tensor
+    down_weight: LinearWeight
     down_bias: Tensor | None
     sliding_window: int | None
 
@@ -64,16 +63,17 @@ class RotaryDecoder:
         )
         self._rope = RotaryTable(inv_freq, attention_factor, parameters.device)
         vocab_shape = (config.vocab_size, config.hidden_size)
-        self.embedding = parameters.read("model.embed_tokens.weight", vocab_shape)
-        self.layers = [read_layer(config, parameters, layer_idx) for layer_idx in range(config.num_layers)]
+        self.embedding = kernels.prepare_weight(parameters.read("model.embed_tokens.weight", vocab_shape))
+        self.layers = [read_layer(config, parameters, kernels, layer_idx) for layer_idx in range(config.num_layers)]
         self.final_norm = parameters.read("model.norm.weight", (config.hidden_size,))
-        tied = config.tie_word_embeddings
-        self.lm_head = self.embedding if tied else parameters.read("lm_head.weight", vocab_shape)
+        self.lm_head = self.embedding
+        if not config.tie_word_embeddings:
+            self.lm_head = kernels.prepare_weight(parameters.read("lm_head.weight", vocab_shape))
 
     def forward(self, batch: ForwardBatch, kv_caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         kernels, eps = self._kernels, self.config.norm_eps
         cos, sin = self._rope.at(batch.positions, max(batch.attention.context_lens))
-        hidden = F.embedding(batch.token_ids, self.embedding)
+        hidden = kernels.embedding(batch.token_ids, self.embedding)
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             normed = kernels.rms_norm(hidden, layer.input_norm, eps)
             hidden = hidden + self._attend(layer, normed, cos, sin, batch, kv_cache)
@@ -114,7 +114,7 @@ class RotaryDecoder:
         )
 
 
-def read_layer(config: ModelConfig, parameters: ParameterReader, layer_idx: int) -> RotaryLayer:
+def read_layer(config: ModelConfig, parameters: ParameterReader, kernels: Kernels, layer_idx: int) -> RotaryLayer:
     """Weights of layer `layer_idx`, fused where they are used together."""
     prefix = f"model.layers.{layer_idx}."
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
@@ -123,8 +123,9 @@ def read_layer(config: ModelConfig, parameters: ParameterReader, layer_idx: int)
     gate_up = [f"{prefix}mlp.{name}_proj" for name in ("gate", "up")]
     output, down = f"{prefix}self_attn.o_proj", f"{prefix}mlp.down_proj"
 
-    def stacked(names: list[str], rows: list[int], columns: int) -> Tensor:
-        return parameters.read_stacked([f"{name}.weight" for name in names], [(num, columns) for num in rows])
+    def matrix(names: list[str], rows: list[int], columns: int) -> LinearWeight:
+        shapes = [(num, columns) for num in rows]
+        return kernels.prepare_weight(parameters.read_stacked([f"{name}.weight" for name in names], shapes))
 
     def bias(is_present: bool, names: list[str], rows: list[int]) -> Tensor | None:
         if not is_present:
@@ -136,16 +137,16 @@ def read_layer(config: ModelConfig, parameters: ParameterReader, layer_idx: int)
 
     return RotaryLayer(
         input_norm=norm("input_layernorm", hidden),
-        qkv_weight=stacked(qkv, [query_rows, kv_rows, kv_rows], hidden),
+        qkv_weight=matrix(qkv, [query_rows, kv_rows, kv_rows], hidden),
         qkv_bias=bias(config.attention_bias, qkv, [query_rows, kv_rows, kv_rows]),
         query_norm=norm("self_attn.q_norm", head_dim) if config.has_qk_norm else None,
         key_norm=norm("self_attn.k_norm", head_dim) if config.has_qk_norm else None,
-        output_weight=stacked([output], [hidden], query_rows),
+        output_weight=matrix([output], [hidden], query_rows),
         output_bias=bias(config.attention_output_bias, [output], [hidden]),
         post_attention_norm=norm("post_attention_layernorm", hidden),
-        gate_up_weight=stacked(gate_up, [inner, inner], hidden),
+        gate_up_weight=matrix(gate_up, [inner, inner], hidden),
         gate_up_bias=bias(config.mlp_bias, gate_up, [inner, inner]),
-        down_weight=stacked([down], [hidden], inner),
+        down_weight=matrix([down], [hidden], inner),
         down_bias=bias(config.mlp_bias, [down], [hidden]),
         sliding_window=config.sliding_windows[layer_idx],
     )

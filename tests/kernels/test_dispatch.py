@@ -15,7 +15,7 @@ def test_each_backend_is_found_by_its_own_name(name: str) -> None:
     assert kernels.device == torch.device("cpu")
 
 
-def test_the_default_is_the_fast_one() -> None:
+def test_the_default_computes_in_fp32() -> None:
     assert select_kernels("cpu").name == "torch"
 
 
@@ -35,6 +35,13 @@ def test_a_cuda_device_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UnsupportedDeviceError, match=r"'cuda:0'.*sees no CUDA device"):
         select_kernels("cuda:0")
+
+
+def test_a_backend_for_cpus_is_refused_elsewhere_and_auto_finds_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UnsupportedDeviceError, match=r"device='cuda' is not supported; use one of cpu"):
+        select_kernels("cuda", "torch_int8")
+    assert select_kernels("auto", "torch_int8").device.type == "cpu"
 
 
 @pytest.mark.parametrize("device", ["gpu", "", "meta", "cpu:x"])
