@@ -54,7 +54,7 @@ class Checkpoint(TensorSource, Protocol):
         ...
 
     def quantized_rows(self, name: str) -> QuantizedRows:
-        """The blocks of a matrix whose `quantized_type` is not None. May be a view of the file."""
+        """The blocks of a matrix whose `quantized_type` is not None; the file was checked to be long enough."""
         ...
 
 

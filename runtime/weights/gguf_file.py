@@ -75,7 +75,7 @@ class GGUFCheckpoint:
     def read_into(self, name: str, out: Tensor) -> None:
         """See `TensorSource.read_into`. Cost: one pass over the tensor's bytes, about 3 ns a value."""
         tensor = self._tensors[name]
-        rows = self._ordered_rows(name)
+        rows = self._ordered_rows(name, self._data[tensor.offset : tensor.offset + tensor.num_bytes])
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
         flat_out = out.view(rows.shape[0], columns)
         step = max(1, CHUNK_ELEMENTS // columns)
@@ -93,11 +93,14 @@ class GGUFCheckpoint:
         return None if quantization.name in _PLAIN_TYPES else quantization.name
 
     def quantized_rows(self, name: str) -> QuantizedRows:
-        """See `Checkpoint.quantized_rows`. A view of the file, but for query and key projections of llama files."""
-        return QuantizedRows(self._tensors[name].type.name, np.ascontiguousarray(self._ordered_rows(name)))
+        """See `Checkpoint.quantized_rows`. Read, not mapped: pages of a map would stay in the process's memory."""
+        tensor = self._tensors[name]
+        data = np.fromfile(self.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        return QuantizedRows(tensor.type.name, np.ascontiguousarray(self._ordered_rows(name, data)))
 
-    def _ordered_rows(self, name: str) -> NDArray[np.uint8]:
-        rows = self._rows(self._tensors[name])
+    def _ordered_rows(self, name: str, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The bytes of a tensor as rows in Hugging Face order."""
+        rows = self._rows(self._tensors[name], data)
         num_heads = self._num_interleaved_heads(name)
         return rows if num_heads is None else half_split_rows(rows, num_heads)
 
@@ -110,14 +113,14 @@ class GGUFCheckpoint:
         dequantize_rows(rows, tensor.type, values)
         out.copy_(torch.from_numpy(values))
 
-    def _rows(self, tensor: GGUFTensor) -> NDArray[np.uint8]:
-        """The tensor's bytes, one row per row of its matrix; a vector is a column."""
+    def _rows(self, tensor: GGUFTensor, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A tensor's bytes, one row per row of its matrix; a vector is a column."""
         num_rows = 1
         for size in tensor.shape[:-1] if len(tensor.shape) > 1 else tensor.shape:
             num_rows *= size
         if tensor.num_bytes % num_rows:
             raise ModelLoadError(f"{self.path}: the vector {tensor.name!r} is quantised as {tensor.type.name}")
-        return self._data[tensor.offset : tensor.offset + tensor.num_bytes].reshape(num_rows, -1)
+        return data.reshape(num_rows, -1)
 
     def _read_factors(self, tensor: GGUFTensor) -> list[float]:
         if len(tensor.shape) != 1 or tensor.shape[0] > _MAX_ROPE_FACTORS or tensor.type.name != "F32":

@@ -1,16 +1,16 @@
 // The threads of one step: how they meet, and how they share work out.
 //
 // A step is one OpenMP parallel region. Inside it the threads stay together by barriers that spin: a layer has several,
-// a few microseconds apart, and waking a sleeping thread costs more than that. A thread that waits long yields its core.
+// some ten microseconds apart, and waking a sleeping thread costs more than that. A thread whose partner was taken off its
+// core spins on for a while too: to yield would give this core away as well, for a whole time slice. Only where there are
+// more threads than cores it yields at once, since the partner may be waiting for this very core.
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-#if !defined(_WIN32)
-#include <sched.h>
 #endif
 
 namespace ramet {
@@ -35,6 +35,9 @@ inline void pause_briefly() {
 
 class Barrier {
 public:
+    explicit Barrier(int num_threads)
+        : spins_(num_threads > static_cast<int>(std::thread::hardware_concurrency()) ? kFewSpins : kManySpins) {}
+
     void wait(int num_threads) {
         if (num_threads == 1) return;
         const uint32_t round = round_.load(std::memory_order_relaxed);
@@ -44,15 +47,17 @@ public:
             return;
         }
         for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
-            if (spins < kSpins) pause_briefly();
-#if !defined(_WIN32)
-            else sched_yield();
-#endif
+            if (spins < spins_) {
+                pause_briefly();
+            } else {
+                std::this_thread::yield();
+            }
         }
     }
 
 private:
-    static constexpr int kSpins = 4000;
+    static constexpr int kFewSpins = 50, kManySpins = 200000;
+    const int spins_;
     alignas(64) std::atomic<int> num_waiting_{0};
     alignas(64) std::atomic<uint32_t> round_{0};
 };
@@ -70,7 +75,7 @@ struct Member {
 // number is what the team really has.
 template <typename Work>
 void run_team(int num_threads, const Work& work) {
-    Barrier barrier;
+    Barrier barrier(num_threads);
 #ifdef _OPENMP
     if (num_threads > 1) {
 #pragma omp parallel num_threads(num_threads)
