@@ -175,7 +175,7 @@ class NativeModel:
         linear = Linear(num_parts=1)
         linear.parts[0] = self._matrix(parts, 2 * num_rows, num_inputs).struct
         if self.config.mlp_bias:
-            biases = self._parameters.read_stacked([f"{gate}.bias", f"{up}.bias"], [(num_rows,), (num_rows,)]).numpy()
+            biases = self._read_vectors([f"{gate}.bias", f"{up}.bias"], [num_rows, num_rows])
             interleaved = np.empty_like(biases)
             interleaved[gate_rows], interleaved[gate_rows + 16] = biases[:num_rows], biases[num_rows:]
             linear.bias = self._keep(interleaved)
@@ -183,7 +183,14 @@ class NativeModel:
 
     def _vector(self, names: list[str], sizes: list[int]) -> int:
         """Address of fp32 vectors one after another, read and kept."""
-        return self._keep(self._parameters.read_stacked(names, [(size,) for size in sizes]).numpy())
+        return self._keep(self._read_vectors(names, sizes))
+
+    def _read_vectors(self, names: list[str], sizes: list[int]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self._parameters.read_stacked(names, [(size,) for size in sizes]).numpy()
+        for name, vector in zip(names, np.split(vectors, np.cumsum(sizes)[:-1]), strict=True):
+            if not np.isfinite(vector).all():
+                raise ModelLoadError(f"{self._checkpoint.path}: tensor {name!r}: weights are not finite")
+        return vectors
 
     def _keep(self, vector: NDArray[np.float32]) -> int:
         self._vectors.append(vector)
