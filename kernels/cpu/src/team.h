@@ -1,9 +1,9 @@
 // The threads of one step: how they meet, and how they share work out.
 //
 // A step is one OpenMP parallel region. Inside it the threads stay together by barriers that spin: a layer has several,
-// some ten microseconds apart, and waking a sleeping thread costs more than that. A thread whose partner was taken off its
-// core spins on for a while too: to yield would give this core away as well, for a whole time slice. Only where there are
-// more threads than cores it yields at once, since the partner may be waiting for this very core.
+// some ten microseconds apart, and waking a sleeping thread costs more than that. A thread that has waited longer than
+// any phase takes yields: its partner was taken off its core, and may be waiting for this one. Where there are more threads
+// than cores that is so from the start.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -56,7 +56,7 @@ public:
     }
 
 private:
-    static constexpr int kFewSpins = 50, kManySpins = 200000;
+    static constexpr int kFewSpins = 50, kManySpins = 4000;
     const int spins_;
     alignas(64) std::atomic<int> num_waiting_{0};
     alignas(64) std::atomic<uint32_t> round_{0};
