@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from ..kernels.dispatch import KERNELS, check_device, select_kernels
 from .errors import InvalidConfigError
@@ -109,10 +110,9 @@ def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
         InvalidConfigError: the KV cache does not fit, or the runner does not go with the device.
         RunnerUnavailableError: none can be had; the message is that of the last one.
     """
-    *first, last = candidates
-    for kernels_name in first:
+    for kernels_name, next_name in pairwise(candidates):
         try:
             return RUNNERS[kernels_name].load(spec)
         except RunnerUnavailableError as reason:
-            logger.warning("kernels %r are not available: %s", kernels_name, reason)
-    return RUNNERS[last].load(spec)
+            logger.warning("kernels %r are not available, trying %r: %s", kernels_name, next_name, reason)
+    return RUNNERS[candidates[-1]].load(spec)

@@ -39,7 +39,7 @@ def run_checks(args: argparse.Namespace) -> Iterator[Check]:
     checks: list[tuple[str, Callable[[argparse.Namespace], Check], str]] = [
         ("python", check_python, "install Python 3.11 or newer"),
         ("packages", check_packages, "run pip install --upgrade ramet"),
-        ("device", check_device, "give --device cpu, or another device torch knows"),
+        ("device", check_device, "give --device cpu and no --kernels, or ones that exist"),
         ("kernels", check_cpu_kernels, "correct or unset RAMET_CPU_ISA"),
         ("threads", check_threads, "unset RAMET_NUM_THREADS or set it to a positive integer"),
         ("cache dir", check_cache_dir, "set RAMET_CACHE_DIR to a directory you can write to"),
@@ -101,11 +101,15 @@ def _release(version: str) -> tuple[int, ...]:
 def check_device(args: argparse.Namespace) -> Check:
     import torch
 
-    from ..kernels.dispatch import select_kernels
+    from ..kernels.dispatch import check_device as resolve_device
+    from ..runtime.config import default_kernels
+    from ..runtime.runner_factory import RUNNERS, runner_candidates
 
-    kernels = select_kernels(args.device)
+    first, *others = runner_candidates(args.kernels or default_kernels(), args.device)
+    device = resolve_device(args.device, RUNNERS[first].device_types)
+    otherwise = f", otherwise {' or '.join(others)}" if others else ""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return Check("device", "ok", f"{kernels.device}, {kernels.name} kernels ({gpu})")
+    return Check("device", "ok", f"{device}, {first} kernels{otherwise} ({gpu})")
 
 
 def check_cpu_kernels(args: argparse.Namespace) -> Check:
@@ -125,7 +129,8 @@ def check_cpu_kernels(args: argparse.Namespace) -> Check:
     except UnsupportedIsaError:
         raise
     except CpuLibraryError as error:
-        return Check("kernels", "warning", "no C++ library, so a CPU computes with torch, more slowly", str(error))
+        detail = f"no C++ library, so a CPU computes with {fallback_kernels()}, more slowly"
+        return Check("kernels", "warning", detail, str(error))
     compiled_by = _describe_compiler(compiler)
     if library is None:
         return Check("kernels", "ok", f"to be compiled on first use; {compiled_by}")
@@ -134,6 +139,13 @@ def check_cpu_kernels(args: argparse.Namespace) -> Check:
         remedy = f"install g++, which has OpenMP, and delete {library.path.parent}"
         return Check("kernels", "warning", f"{detail}; without OpenMP, so on one thread only", remedy)
     return Check("kernels", "ok", f"{detail}; OpenMP")
+
+
+def fallback_kernels() -> str:
+    """What a CPU computes with where the C++ library cannot be had."""
+    from ..runtime.runner_factory import runner_candidates
+
+    return next(name for name in runner_candidates(None, "cpu") if name != "cpu")
 
 
 def _describe_compiler(name: str | None) -> str:

@@ -19,6 +19,12 @@ KERNELS = TorchInt8Kernels(torch.device("cpu"))
 NUM_ROWS = [1, 2, 3, FEW_ROWS // 2, FEW_ROWS // 2 + 1, 17, 32, 100, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS + 5]
 
 
+@pytest.fixture(params=[False, True], ids=["vectors", "amx"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form of the product that one or the other kind of processor takes; either is right on both."""
+    monkeypatch.setattr(linear, "has_amx", lambda: request.param)
+
+
 def joined(halves: Tensor) -> Tensor:
     """The 16-bit integers [T, K] that halves int8 [2T, K] stand for."""
     high, low = halves.double().chunk(2)
@@ -27,6 +33,7 @@ def joined(halves: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 3), (3, 5), (80, 48), (9, 33), (64, 576), (33, 1536)], ids=str)
 @pytest.mark.parametrize("num_rows", NUM_ROWS)
+@pytest.mark.usefixtures("form")
 def test_products_are_those_of_the_integers(num_rows: int, shape: tuple[int, int]) -> None:
     x, weight = torch.randn(num_rows, shape[1]), KERNELS.prepare_weight(torch.randn(shape))
     halves, scales = split_rows(x)
@@ -43,6 +50,7 @@ def test_the_largest_sums_do_not_saturate(num_rows: int) -> None:
     torch.testing.assert_close(KERNELS.linear(x, KERNELS.prepare_weight(weight)), x @ weight.t(), atol=1e-3, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_row_is_the_same_bits_whatever_is_computed_with_it(has_bias: bool) -> None:
     x, weight = torch.randn(2 * CHUNK_ROWS + 5, 96), KERNELS.prepare_weight(torch.randn(50, 96))

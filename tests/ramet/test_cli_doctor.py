@@ -93,6 +93,17 @@ def test_a_package_that_is_too_old_or_missing(monkeypatch: pytest.MonkeyPatch) -
     assert check.remedy == 'run pip install --upgrade "torch>=2.11" "gguf>=0.17"'
 
 
+def test_the_device_check_names_the_kernels_in_the_order_they_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAMET_KERNELS", raising=False)
+    assert findings("--quick", "--device", "cpu")["device"].detail.startswith("cpu, cpu kernels, otherwise ")
+    chosen = findings("--quick", "--device", "cpu", "--kernels", "reference")["device"]
+    assert chosen.detail.startswith("cpu, reference kernels (")
+    unknown = findings("--quick", "--kernels", "swift")["device"]
+    assert unknown.status == "problem"
+    assert "kernels='swift' is unknown" in unknown.detail
+    assert "--kernels" in unknown.remedy
+
+
 def test_without_a_compiler_the_finding_names_what_is_used_and_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +112,7 @@ def test_without_a_compiler_the_finding_names_what_is_used_and_what_to_install(
     monkeypatch.delenv("CXX", raising=False)
     check = findings("--quick")["kernels"]
     assert check.status == "warning"
-    assert "torch" in check.detail
+    assert f"computes with {checks.fallback_kernels()}" in check.detail
     assert "install one, such as the package g++" in check.remedy
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,12 @@ def test_one_line_adds_causes_that_are_not_named_yet() -> None:
 )
 def test_byte_counts(text: str, num_bytes: int) -> None:
     assert byte_count(text) == num_bytes
+
+
+def test_kernels_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert cli.main(["chat", "--kernels", "swift"]) == 2
+    assert "kernels='swift' is unknown; choose one of cpu, reference, torch, torch_int8" in capsys.readouterr().err
 
 
 def test_only_given_options_reach_the_engine() -> None:

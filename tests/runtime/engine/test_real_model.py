@@ -58,6 +58,13 @@ def reference():
     return model
 
 
+@pytest.fixture(scope="module")
+def fp32_llm():
+    """Our engine on the weights as they are: other kernels round them to 8 bits."""
+    with LLM("smollm2", kernels="torch") as llm:
+        yield llm
+
+
 def continue_greedily(reference, token_ids: list[int], num_tokens: int) -> list[int]:
     import torch
 
@@ -75,9 +82,9 @@ def continue_greedily(reference, token_ids: list[int], num_tokens: int) -> list[
 
 
 @pytest.mark.slow
-def test_greedy_output_equals_transformers_for_twenty_prompts(smollm2: LLM, reference):
+def test_greedy_output_equals_transformers_for_twenty_prompts(fp32_llm: LLM, reference):
     params = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
-    outputs = smollm2.generate(prompts(20), params)
+    outputs = fp32_llm.generate(prompts(20), params)
     lengths = [len(output.prompt_token_ids) for output in outputs]
     assert min(lengths) < 6
     assert max(lengths) > 550
@@ -85,9 +92,9 @@ def test_greedy_output_equals_transformers_for_twenty_prompts(smollm2: LLM, refe
         assert output.outputs[0].token_ids == continue_greedily(reference, output.prompt_token_ids, 64), output.prompt
 
 
-def test_greedy_output_equals_transformers(smollm2: LLM, reference):
+def test_greedy_output_equals_transformers(fp32_llm: LLM, reference):
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-    for output in smollm2.generate(prompts(6), params):
+    for output in fp32_llm.generate(prompts(6), params):
         assert output.outputs[0].token_ids == continue_greedily(reference, output.prompt_token_ids, 24), output.prompt
 
 
@@ -106,6 +113,42 @@ def assert_same(actual, expected) -> None:
         assert (mine is None) == (theirs is None)
         for token_id in set(mine or ()) & set(theirs or ()):
             assert math.isclose(mine[token_id].logprob, theirs[token_id].logprob, abs_tol=1e-4), position
+
+
+@pytest.fixture(scope="module")
+def int8_llm():
+    with LLM("smollm2", kernels="torch_int8", check_invariants=True, max_num_batched_tokens=37) as llm:
+        yield llm
+
+
+def prompt_logprobs(llm: LLM, prompts: list[str]) -> list[list[float]]:
+    """For each prompt the logprob of every token after the first, those of all prompts computed together."""
+    llm.reset_prefix_cache()
+    outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0))
+    rows = []
+    for output in outputs:
+        assert output.prompt_logprobs is not None
+        pairs = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+        rows.append([entries[token_id].logprob for token_id, entries in pairs if entries is not None])
+        assert len(rows[-1]) == len(output.prompt_token_ids) - 1
+    return rows
+
+
+def test_int8_weights_change_the_model_little(int8_llm: LLM, fp32_llm: LLM):
+    text = STORY + "Nobody had told the keeper that a boy was coming, and nobody had told the boy about the stairs."
+    [mine], [exact] = prompt_logprobs(int8_llm, [text]), prompt_logprobs(fp32_llm, [text])
+    assert len(mine) > 60
+    assert math.isclose(sum(mine) / len(mine), sum(exact) / len(exact), abs_tol=0.1)
+    assert sum(abs(one - other) for one, other in zip(mine, exact, strict=True)) / len(mine) < 0.3
+
+
+def test_int8_output_hardly_depends_on_batch_or_chunking(int8_llm: LLM):
+    """Rounding of attention moves activations by a level of 2^-15 at most, not by one of 2^-7."""
+    together = prompt_logprobs(int8_llm, related_prompts())  # in chunks of 37 rows, prefixes shared
+    for prompt, expected in zip(related_prompts(), together, strict=True):
+        [alone] = prompt_logprobs(int8_llm, [prompt])
+        for one, other in zip(alone, expected, strict=True):
+            assert math.isclose(one, other, abs_tol=0.05)
 
 
 def related_prompts() -> list[str]:
