@@ -54,15 +54,22 @@ inline void scan(const float* values, int64_t count, Scan& result) {
     result.peak = num_nans ? std::numeric_limits<float>::quiet_NaN() : peak;
 }
 
-// Calls visit(idx) for every number of at least `floor`, in order. No number of a group is larger than its bound.
+// Calls visit(idx) for every number of at least `floor`, in order. No number of a group is larger than its bound. The
+// numbers lie scattered, so a group's are picked out without branches first.
 template <typename Visit>
 inline void for_each_from(const float* values, int64_t count, const std::vector<float>& bounds, float floor,
                           Visit visit) {
+    int32_t picked[GROUP_LEN];
     for (int64_t group = 0; group < num_groups(count); ++group) {
         if (bounds[group] < floor) continue;
-        for (int64_t i = group * GROUP_LEN; i < group_end(group, count); ++i) {
-            if (values[i] >= floor) visit(i);
+        const int64_t start = group * GROUP_LEN;
+        const int32_t length = static_cast<int32_t>(group_end(group, count) - start);
+        int32_t num_picked = 0;
+        for (int32_t i = 0; i < length; ++i) {
+            picked[num_picked] = i;
+            num_picked += values[start + i] >= floor;
         }
+        for (int32_t i = 0; i < num_picked; ++i) visit(start + picked[i]);
     }
 }
 

@@ -1,4 +1,4 @@
-// Selection of the largest: top-k by count, top-p by share of a sum. Neither sorts more than it keeps, or one bucket.
+// Selection of the largest: top-k by count, top-p by share of a sum. Neither sorts more than it keeps.
 #pragma once
 
 #include "sampling_math.h"
@@ -60,78 +60,105 @@ struct Cut {
 
 // Top-p over weights in [0, 1] of which the largest is 1.
 //
-// Weights are gathered from the likeliest down until their sum reaches the target. They fall into buckets by the upper
-// half of their bits (a bucket is 0.8 % wide), and only the bucket in which the sum crosses the target is sorted.
+// To count and sum the weights above a floor is cheap. So the floor goes down, by eighths, until the sum above it reaches
+// the target; then the band between the last two floors is halved until few weights are left in it, and those are sorted.
+//
+//     1        2^-4        2^-7        2^-10
+//     |----------|-----------|--#--------|        #: where the sum reaches the target
+//                            |-----#-----|
+//                            |--#--|
 class Nucleus {
 public:
     // The fewest largest weights whose sum reaches top_p * total; of equal ones at the border the lower indices. No
     // weight of a group is larger than its bound.
     // Source: Holtzman et al., ICLR 2020, section 3.1.
     Cut find(const float* weights, int64_t count, const std::vector<float>& bounds, double top_p, double total) {
-        double target = top_p * total;
+        const Weights all{weights, count, bounds};
+        const double target = top_p * total;
         // Smaller weights hold less than 1 - top_p of the sum together, half of that because of rounding.
-        float floor = static_cast<float>(0.5 * (1.0 - top_p) * total / static_cast<double>(count));
-        for (float trial = 0x1p-4f; !gather(weights, count, bounds, std::max(trial, floor), target);) {
-            if (trial <= floor) break;
-            trial *= 0x1p-3f;
+        const float last_floor = static_cast<float>(0.5 * (1.0 - top_p) * total / static_cast<double>(count));
+        Level above{2.0f, 0.0, 0}, below = level_at(all, std::max(0x1p-4f, last_floor));
+        while (below.sum < target && below.floor > last_floor) {
+            above = below;
+            below = level_at(all, std::max(above.floor * 0x1p-3f, last_floor));
         }
-        return cut(weights, count, bounds, target);
+        while (below.count - above.count > MAX_SORTED) {
+            const float floor = bit_cast<float>((bit_cast<int32_t>(below.floor) + bit_cast<int32_t>(above.floor)) / 2);
+            if (floor == below.floor) break; // all that are left are equal
+            const Level middle = level_at(all, floor);
+            (middle.sum < target ? above : below) = middle;
+        }
+        return cut(all, below.floor, above.floor, target - above.sum);
     }
 
 private:
-    static constexpr int64_t NUM_BUCKETS = (0x3F800000 >> 16) + 1; // up to 1.0
+    static constexpr int64_t MAX_SORTED = 256;
 
-    static int64_t bucket_of(float weight) { return bit_cast<uint32_t>(weight) >> 16; }
+    struct Weights {
+        const float* values;
+        int64_t count;
+        const std::vector<float>& bounds;
+    };
 
-    // Whether the weights of at least `floor` reach the target together.
-    bool gather(const float* weights, int64_t count, const std::vector<float>& bounds, float floor, double target) {
-        gathered_.clear();
-        for_each_from(weights, count, bounds, floor, [&](int64_t i) { gathered_.push_back(weights[i]); });
-        LaneSum sum;
-        sum.add_all(gathered_.data(), static_cast<int64_t>(gathered_.size()));
-        return sum.total() >= target;
-    }
+    // The weights of at least `floor`: their sum and number.
+    struct Level {
+        float floor;
+        double sum;
+        int64_t count;
+    };
 
-    Cut cut(const float* weights, int64_t count, const std::vector<float>& bounds, double target) {
-        float smallest = *std::min_element(gathered_.begin(), gathered_.end());
-        int64_t lowest = bucket_of(smallest);
-        sums_.assign(NUM_BUCKETS - lowest, 0.0);
-        for (float weight : gathered_) sums_[bucket_of(weight) - lowest] += weight;
-        int64_t bucket = NUM_BUCKETS - 1;
-        double before = 0.0;
-        while (bucket > lowest && before + sums_[bucket - lowest] < target) before += sums_[bucket-- - lowest];
-        return cut_inside(weights, count, bounds, bucket, target - before);
-    }
-
-    // The cut in the bucket where what is `missing` of the target is found.
-    Cut cut_inside(const float* weights, int64_t count, const std::vector<float>& bounds, int64_t bucket,
-                   double missing) {
-        bucket_.clear();
-        for (float weight : gathered_) {
-            if (bucket_of(weight) == bucket) bucket_.push_back(weight);
+    static Level level_at(const Weights& all, float floor) {
+        Level level{floor, 0.0, 0};
+        for (int64_t group = 0; group < num_groups(all.count); ++group) {
+            if (all.bounds[group] < floor) continue;
+            const float* values = all.values + group * GROUP_LEN;
+            const int64_t length = group_end(group, all.count) - group * GROUP_LEN;
+            length == GROUP_LEN ? add_group(values, GROUP_LEN, level) : add_group(values, length, level);
         }
-        std::sort(bucket_.begin(), bucket_.end(), std::greater<float>());
+        return level;
+    }
+
+    static inline void add_group(const float* values, int64_t length, Level& level) {
+        float kept[GROUP_LEN];
+        int32_t count = 0;
+#pragma omp simd reduction(+ : count)
+        for (int64_t i = 0; i < length; ++i) {
+            kept[i] = values[i] >= level.floor ? values[i] : 0.0f;
+            count += values[i] >= level.floor;
+        }
+        LaneSum sum;
+        sum.add_all(kept, length);
+        level.sum += sum.total();
+        level.count += count;
+    }
+
+    // The cut among the weights of at least `floor` and below `ceiling`, where what is `missing` of the target is found.
+    Cut cut(const Weights& all, float floor, float ceiling, double missing) {
+        band_.clear();
+        for_each_from(all.values, all.count, all.bounds, floor, [&](int64_t i) {
+            if (all.values[i] < ceiling) band_.push_back(all.values[i]);
+        });
+        if (band_.empty()) return Cut{ceiling}; // a target within the rounding of the sum
+        std::sort(band_.begin(), band_.end(), std::greater<float>());
         size_t last = 0;
-        double sum = bucket_[0];
-        while (sum < missing && last + 1 < bucket_.size()) sum += bucket_[++last];
-        float smallest = bucket_[last];
-        size_t first_equal = last;
-        while (first_equal > 0 && bucket_[first_equal - 1] == smallest) --first_equal;
-        return Cut{smallest, nth_equal(weights, count, bounds, smallest, last - first_equal)};
+        double sum = band_[0];
+        while (sum < missing && last + 1 < band_.size()) sum += band_[++last];
+        const float smallest = band_[last];
+        if (last + 1 == band_.size() || band_[last + 1] < smallest) return Cut{smallest};
+        const auto first_equal = std::find(band_.begin(), band_.end(), smallest) - band_.begin();
+        return Cut{smallest, nth_equal(all, smallest, static_cast<int64_t>(last) - first_equal)};
     }
 
     // Index of the weight that equals `value` and has n like it in front.
-    static int64_t nth_equal(const float* weights, int64_t count, const std::vector<float>& bounds, float value,
-                             size_t n) {
+    static int64_t nth_equal(const Weights& all, float value, int64_t n) {
         int64_t found = -1;
-        for_each_from(weights, count, bounds, value, [&](int64_t i) {
-            if (weights[i] == value && n-- == 0) found = i;
+        for_each_from(all.values, all.count, all.bounds, value, [&](int64_t i) {
+            if (all.values[i] == value && n-- == 0) found = i;
         });
         return found;
     }
 
-    std::vector<float> gathered_, bucket_;
-    std::vector<double> sums_;
+    std::vector<float> band_;
 };
 
 } // namespace ramet::sampling
