@@ -163,7 +163,8 @@ def test_scores_equal_the_log_probabilities_of_the_whole_text(backend: LocalBack
         assert output.prompt_logprobs is not None
         entries = output.prompt_logprobs[len(prompt) :]
         expected = [entry[token] for entry, token in zip(entries, score.choice.token_ids, strict=True) if entry]
-        assert score.choice.logprobs == pytest.approx([item.logprob for item in expected], abs=1e-4)
+        exactness = 0.0 if llm.kernels_name == "cpu" else 1e-4 if llm.kernels_name == "torch" else 0.05
+        assert score.choice.logprobs == pytest.approx([item.logprob for item in expected], rel=0, abs=exactness)
         llm.reset_prefix_cache()
 
 

@@ -14,6 +14,7 @@ from ramet.runtime.config import EngineConfig
 from ramet.runtime.engine import Engine
 from ramet.runtime.outputs import RequestOutput
 from ramet.runtime.request import Request
+from ramet.runtime.runner_spec import LoadedRunner
 from ramet.runtime.sampler import Sampler
 from ramet.sampling_params import SamplingParams
 
@@ -147,6 +148,17 @@ def make_engine() -> Callable[..., Engine]:
         config = EngineConfig(seed=0, check_invariants=True, num_blocks=num_blocks, **options)
         runner = FakeRunner(num_blocks, config.block_size, eos_bias)
         return Engine(config, runner, FakeTokenizer(), max_model_len, sampler)  # type: ignore[arg-type]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def engine_over() -> Callable[..., Engine]:
+    """engine_over(loaded, **options): an engine over a runner with a vocabulary of VOCAB_SIZE tokens."""
+
+    def build(loaded: LoadedRunner, **options: Any) -> Engine:
+        config = EngineConfig(seed=0, check_invariants=True, **options)
+        return Engine(config, loaded.runner, FakeTokenizer(), loaded.max_model_len, loaded.sampler)  # type: ignore[arg-type]
 
     return build
 

@@ -160,7 +160,8 @@ def related_prompts() -> list[str]:
 @pytest.fixture(scope="module")
 def alone_and_uncached():
     """Each prompt by itself, in one piece, without a cache."""
-    with LLM("smollm2", enable_prefix_caching=False, max_num_batched_tokens=2048, max_num_logit_rows=2048) as llm:
+    options = {"enable_prefix_caching": False, "max_num_batched_tokens": 2048, "max_num_logit_rows": 2048}
+    with LLM("smollm2", kernels="torch", **options) as llm:
         return [llm.generate(prompt, SCORED)[0] for prompt in related_prompts()]
 
 
@@ -177,7 +178,7 @@ def alone_and_uncached():
     ids=["chunks of 1", "chunks of 7", "chunks of 64", "whole prompts", "no cache", "tiny pool"],
 )
 def test_output_does_not_depend_on_cache_batch_or_chunking(alone_and_uncached, options):
-    with LLM("smollm2", check_invariants=True, **options) as llm:
+    with LLM("smollm2", kernels="torch", check_invariants=True, **options) as llm:
         for _ in range(2):  # cold, then from the cache
             for actual, expected in zip(llm.generate(related_prompts(), SCORED), alone_and_uncached, strict=True):
                 assert_same(actual, expected)
