@@ -46,10 +46,10 @@ private:
 
 // A zeroed region that the operating system backs page by page as it is written, with pages of 2 MiB where it has them:
 // weights and KV blocks are read all over, and small pages would spend the time on address translation.
-// Returns null when there is no such memory.
+// Returns null when there is no such memory: the system refuses at once what is plainly more than it has.
 inline void* map_region(size_t bytes) {
 #if defined(__linux__)
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     madvise(memory, bytes, MADV_HUGEPAGE);
     return memory;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,6 +129,19 @@ def test_memory_of_an_arena_is_zeroed_and_aligned(library, arena_of):
             byte = ctypes.c_uint8.from_address(address + offset)
             assert byte.value == 0
             byte.value = 255
+
+
+OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+
+
+@pytest.mark.skipif(
+    not OVERCOMMIT.exists() or OVERCOMMIT.read_text(encoding="ascii").strip() == "1",
+    reason="this system promises any amount of memory",
+)
+def test_more_memory_than_the_machine_has_is_refused(library, arena_of):
+    """Though its addresses would do: better refused now than killed when it is written."""
+    with pytest.raises(MemoryError, match="bytes"):
+        arena_of(library).allocate(16 << 40)
 
 
 @pytest.mark.parametrize("num_bytes", [1 << 60, (1 << 64) + 4096, 1 << 70])
