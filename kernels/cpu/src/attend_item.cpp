@@ -9,7 +9,7 @@
 namespace ramet {
 
 AttentionRows ThreadScratch::attention_rows(int head_dim) {
-    rows.resize(static_cast<size_t>(kMaxTileRows) * (2 * head_dim + kChunk + 2));
+    rows.resize(static_cast<size_t>(kMaxTileRows) * (2 * head_dim + kChunk + 2) + kChunk * head_dim);
     limits.resize(2 * kMaxTileRows);
     float* at = rows.data();
     AttentionRows result;
@@ -17,6 +17,7 @@ AttentionRows ThreadScratch::attention_rows(int head_dim) {
     result.queries = take(static_cast<size_t>(kMaxTileRows) * head_dim);
     result.outputs = take(static_cast<size_t>(kMaxTileRows) * head_dim);
     result.scores = take(static_cast<size_t>(kMaxTileRows) * kChunk);
+    result.converted = take(static_cast<size_t>(kChunk) * head_dim);
     result.maxima = take(kMaxTileRows);
     result.totals = take(kMaxTileRows);
     result.first_keys = limits.data();

@@ -52,10 +52,11 @@ struct AttentionRows {
     float* totals;   // [rows]
     int* first_keys;  // [rows] positions a row sees: first_keys <= position < end_keys
     int* end_keys;
+    float* converted;  // room for the keys or values of one chunk
 
     AttentionRows from(int row, int count, int head_dim) const {
         return {count,        queries + row * head_dim, scores + row * kChunk, outputs + row * head_dim, maxima + row,
-                totals + row, first_keys + row,         end_keys + row};
+                totals + row, first_keys + row,         end_keys + row,        converted};
     }
 };
 
