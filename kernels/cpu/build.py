@@ -129,7 +129,7 @@ def build_library(isa: str, plan: BuildPlan, announce: Announce, *, is_forced: b
             found = None if is_forced else find_cached(isa, plan)
             if found is not None:
                 return found
-            announce(f"Compiling the CPU kernels for {isa} with {compiler} (once; it takes some seconds)...")
+            announce(f"Compiling the CPU kernels for {isa} with {compiler} (once; 10 to 60 seconds)...")
             entry = _entry(directory, recipe_hash(ISAS[isa], plan.source_dir), compiler)
             entry.mkdir(mode=0o700, exist_ok=True)
             library = write_library(compiler, ISAS[isa], plan.source_dir, entry)

@@ -107,9 +107,7 @@ def compile_library(compiler: Compiler, isa: Isa, source_dir: Path, output: Path
         with ThreadPoolExecutor(max_workers=min(len(commands), os.cpu_count() or 1)) as pool:
             list(pool.map(_check, commands))
         linked = directory / output.name
-        _check(
-            [*compiler.command, *flags, "-shared", *_export_flags(directory), *map(str, objects), "-o", str(linked)]
-        )
+        _check([*compiler.command, *flags, "-shared", *_export_flags(directory), *map(str, objects), "-o", str(linked)])
         linked.replace(output)
     return has_openmp
 

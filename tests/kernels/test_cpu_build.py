@@ -209,7 +209,7 @@ def test_without_openmp_it_is_compiled_for_one_thread(shop: Workshop) -> None:
 
 def test_a_source_edited_during_the_build_is_compiled_again(shop: Workshop) -> None:
     edit = f'case "$*" in *libramet_*) [ -e {shop.root}/once ] || echo "int late;" >> {shop.sources}/one.cpp;; esac'
-    shop.set_compiler(extra=f"{edit}\ncase \"$*\" in *libramet_*) touch {shop.root}/once;; esac")
+    shop.set_compiler(extra=f'{edit}\ncase "$*" in *libramet_*) touch {shop.root}/once;; esac')
     path = shop.build().path
     assert shop.num_compiled() == 2
     stamp = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
