@@ -8,6 +8,7 @@ is taken and what compiles them.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,12 @@ def cache_dir() -> Path:
     if explicit:
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "ramet"
+    if base:
+        return Path(base) / "ramet"
+    try:
+        return Path.home() / ".cache" / "ramet"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / f"ramet-cache-{os.getuid()}"
 
 
 def default_model() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -112,7 +113,17 @@ def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
     """
     for kernels_name, next_name in pairwise(candidates):
         try:
-            return RUNNERS[kernels_name].load(spec)
+            return _load_in_thread(kernels_name, spec)
         except RunnerUnavailableError as reason:
             logger.warning("kernels %r are not available, trying %r: %s", kernels_name, next_name, reason)
-    return RUNNERS[candidates[-1]].load(spec)
+    return _load_in_thread(candidates[-1], spec)
+
+
+def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
+    """Load in a thread that ends with it.
+
+    OpenMP gives each thread that uses it workers of its own, and a forked process inherits the record of them without
+    the workers: were the record the caller's, an LLM made in the child would wait for them for ever.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ramet-load") as pool:
+        return pool.submit(RUNNERS[kernels_name].load, spec).result()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .cache import forget_oldest, is_own_file, library_cache, one_builder
+from .cache import forget_oldest, is_own_file, library_cache, one_builder, readable_caches
 from .compiler import BASE_FLAGS, Compiler, compile_library, find_compiler
 from .errors import BuildFailedError, CompilerNotFoundError
 from .isa import ISAS, Isa
@@ -92,21 +92,17 @@ def find_prebuilt(isa: str, plan: BuildPlan) -> LibraryFile | None:
 
 
 def find_cached(isa: str, plan: BuildPlan) -> LibraryFile | None:
-    """A library compiled earlier: by the compiler at hand or, where there is none any more, by any.
-
-    Raises:
-        CacheUnusableError: no directory can be used.
-    """
+    """A library compiled earlier: by the compiler at hand or, where there is none any more, by any."""
     recipe = recipe_hash(ISAS[isa], plan.source_dir)
-    directory = library_cache(plan.cache_dir)
-    try:
-        entries = [_entry(directory, recipe, find_compiler(plan.compiler))]
-    except CompilerNotFoundError:
-        entries = sorted(path.parent for path in directory.glob(f"*/{_library_name(isa)}"))
-    for entry in entries:
-        library = _read_library(entry, ISAS[isa], recipe, "cached")
-        if library is not None and is_own_file(library.path):
-            return library
+    for directory in readable_caches(plan.cache_dir):
+        try:
+            entries = [_entry(directory, recipe, find_compiler(plan.compiler))]
+        except CompilerNotFoundError:
+            entries = sorted(path.parent for path in directory.glob(f"*/{_library_name(isa)}"))
+        for entry in entries:
+            library = _read_library(entry, ISAS[isa], recipe, "cached")
+            if library is not None and is_own_file(library.path):
+                return library
     return None
 
 

@@ -31,21 +31,42 @@ def library_cache(cache_dir: Path) -> Path:
     Raises:
         CacheUnusableError: neither can be used.
     """
-    wanted = cache_dir / FOLDER
     try:
-        return private_directory(wanted)
+        return private_directory(cache_dir / FOLDER)
     except CacheUnusableError as reason:
-        substitute = Path(tempfile.gettempdir()) / f"ramet-{_user_id()}"
         try:
+            substitute = _substitute_dir()
             private_directory(substitute)
             directory = private_directory(substitute / FOLDER)
-        except CacheUnusableError as second:
+        except (CacheUnusableError, OSError) as second:
             raise CacheUnusableError(
                 f"compiled CPU kernels cannot be kept anywhere: {reason}; {second}. Set RAMET_CACHE_DIR to a "
                 "directory of yours"
             ) from second
         logger.warning("%s; compiled CPU kernels go to %s. Set RAMET_CACHE_DIR to choose", reason, directory)
         return directory
+
+
+def readable_caches(cache_dir: Path) -> list[Path]:
+    """The directories that `library_cache` may have used before and that can still be trusted, written to or not: a
+    library that was compiled into an image is used where the file system is read-only."""
+    directories = [cache_dir / FOLDER]
+    with suppress(OSError):  # a system without any temporary directory
+        if _is_own_directory(_substitute_dir()):
+            directories.append(_substitute_dir() / FOLDER)
+    return [directory for directory in directories if _is_own_directory(directory)]
+
+
+def _substitute_dir() -> Path:
+    return Path(tempfile.gettempdir()) / f"ramet-{_user_id()}"
+
+
+def _is_own_directory(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == _user_id() and not status.st_mode & _OTHERS_WRITE
 
 
 def private_directory(path: Path) -> Path:

@@ -53,8 +53,10 @@ def find_compiler(name: str | None = None) -> Compiler:
         CompilerNotFoundError: none is there, or the one named cannot be run.
     """
     if name is not None:
-        command = shlex.split(name)
-        found = _ask(command)
+        try:
+            found = _ask(shlex.split(name))
+        except ValueError:  # a quotation without its end
+            found = None
         if found is None:
             raise CompilerNotFoundError(f"the C++ compiler {name!r} cannot be run: correct or unset CXX")
         return found

@@ -154,6 +154,25 @@ def test_without_a_compiler_the_error_says_what_to_install(shop: Workshop, monke
             find_compiler(name)
 
 
+def test_a_compiler_with_an_open_quotation_cannot_be_run() -> None:
+    with pytest.raises(CompilerNotFoundError, match="cannot be run: correct or unset CXX"):
+        find_compiler('"')
+
+
+def test_a_library_in_a_cache_that_cannot_be_written_to_is_used(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = shop.build()
+
+    def refuse(path: Path) -> Path:
+        raise CacheUnusableError(f"{path} cannot be written to (Read-only file system)")
+
+    monkeypatch.setattr(cache, "private_directory", refuse)
+    found = find_cached("avx2", shop.plan())
+    assert found is not None
+    assert found.path == built.path
+
+
 def test_a_compiler_may_be_a_command_with_arguments(shop: Workshop) -> None:
     compiler = find_compiler(f"/usr/bin/env {shop.root / 'fakec++'}")
     assert compiler.command == ("/usr/bin/env", str(shop.root / "fakec++"))
