@@ -14,6 +14,7 @@ import pytest
 
 import ramet
 from ramet import EngineConfig, LocalBackend, MockBackend, SamplingParams, get_default_backend, set_default_backend
+from ramet.kernels.cpu.isa import supported_isas
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
@@ -75,11 +76,20 @@ def loaded() -> Iterator[Loaded]:
     backend.llm.shutdown()
 
 
+NEEDS_AVX2 = pytest.mark.skipif(
+    "avx2" not in supported_isas(), reason="the outputs in the guide are those of the builds for AVX2 and better"
+)
+
+
+@NEEDS_AVX2
+@pytest.mark.compiler
 @pytest.mark.model
 def test_the_first_program_loads_the_model(loaded: Loaded) -> None:
     assert loaded.printed == promised_output(INSTALL) != []
 
 
+@NEEDS_AVX2
+@pytest.mark.compiler
 @pytest.mark.model
 @pytest.mark.parametrize("heading", WITH_MODEL)
 def test_program_on_the_model(heading: str, loaded: Loaded) -> None:

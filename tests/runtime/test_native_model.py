@@ -162,7 +162,8 @@ def test_unless_it_was_asked_for_another_runner_is_taken_with_a_warning(
     with caplog.at_level(logging.WARNING):
         loaded = build_runner(runner_candidates(None, "cpu"), spec)
     assert loaded.kernels_name != "cpu"
-    assert any("kernels 'cpu' are not available: the C++ kernels" in message for message in caplog.messages)
+    (message,) = (message for message in caplog.messages if "kernels 'cpu' are not available" in message)
+    assert f"trying {loaded.kernels_name!r}: the C++ kernels" in message
 
 
 def test_an_instruction_set_that_is_not_there_is_refused(tmp_path, make_tiny_model, load_runner, monkeypatch):
