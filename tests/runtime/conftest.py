@@ -193,7 +193,8 @@ def load_runner() -> Callable[..., LoadedRunner]:
     """load_runner(path, kernels, num_threads=1, **engine options)."""
 
     def load(path: Path | str, kernels: str, num_threads: int = 1, **options: Any) -> LoadedRunner:
-        config = EngineConfig(**({"num_blocks": 64} | options))
+        merged: dict[str, Any] = {"num_blocks": 64} | options
+        config = EngineConfig(**merged)
         spec = RunnerSpec(checkpoint=resolve_model(path), config=config, device="cpu", num_threads=num_threads)
         return RUNNERS[kernels].load(spec)
 
