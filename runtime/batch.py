@@ -65,6 +65,34 @@ class Batch:
         return not self.scheduled
 
 
+class FlatBatch:
+    """A batch as flat lists, what every runner makes its own arrays of. Reads the sequences; mutates nothing.
+
+    Attributes:
+        token_ids, positions: of the new tokens of all scheduled sequences, one after another.
+        query_starts: one more than there are sequences; sequence s has rows query_starts[s] .. query_starts[s + 1].
+        logit_rows: the rows whose logits are wanted, in order of the batch.
+        block_tables: one per sequence; not copies.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.token_ids: list[int] = []
+        self.positions: list[int] = []
+        self.logit_rows: list[int] = []
+        self.query_starts = [0]
+        self.block_tables: list[list[int]] = []
+        for part in batch.scheduled:
+            block_table = part.sequence.block_table
+            assert block_table is not None
+            first_row = self.query_starts[-1]
+            self.token_ids += part.sequence.token_ids[part.start : part.end]
+            self.positions += range(part.start, part.end)
+            self.logit_rows += range(first_row + part.logits_from, first_row + part.num_new_tokens)
+            self.query_starts.append(first_row + part.num_new_tokens)
+            self.block_tables.append(block_table.block_ids)
+        assert len(self.token_ids) == self.query_starts[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """What a model reads in one step.

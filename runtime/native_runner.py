@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..kernels.cpu.library import NUM_PHASES, PHASES, Step
 from ..kernels.cpu.memory import MemoryArena
-from .batch import Batch
+from .batch import Batch, FlatBatch
 from .native_model import BLOCK_SIZE, NativeModel
 
 _HALF_BYTES = 2
@@ -120,36 +120,19 @@ class StepArrays:
     """A batch as the int32 arrays the library reads. Keeps them alive for the structure that points at them."""
 
     def __init__(self, batch: Batch) -> None:
-        token_ids: list[int] = []
-        positions: list[int] = []
-        logit_rows: list[int] = []
-        query_starts = [0]
-        block_tables: list[list[int]] = []
-        for part in batch.scheduled:
-            sequence, start, end = part.sequence, part.start, part.end
-            assert sequence.block_table is not None
-            first_row = query_starts[-1]
-            if part.num_new_tokens == 1:
-                token_ids.append(sequence.token_ids[start])
-                positions.append(start)
-            else:
-                token_ids += sequence.token_ids[start:end]
-                positions += range(start, end)
-            logit_rows += range(first_row + part.logits_from, first_row + part.num_new_tokens)
-            query_starts.append(first_row + part.num_new_tokens)
-            block_tables.append(sequence.block_table.block_ids)
-        self.num_tokens, self.num_sequences, self.num_logit_rows = len(token_ids), len(block_tables), len(logit_rows)
+        flat = FlatBatch(batch)
+        self.num_tokens, self.num_sequences = len(flat.token_ids), len(flat.block_tables)
+        self.num_logit_rows = len(flat.logit_rows)
         self.max_context_len = max(part.end for part in batch.scheduled)
-        block_table_starts = [0, *accumulate(map(len, block_tables))]
         self._arrays = tuple(
             _int_array(values)
             for values in (
-                token_ids,
-                positions,
-                query_starts,
-                list(chain.from_iterable(block_tables)),
-                block_table_starts,
-                logit_rows,
+                flat.token_ids,
+                flat.positions,
+                flat.query_starts,
+                list(chain.from_iterable(flat.block_tables)),
+                [0, *accumulate(map(len, flat.block_tables))],
+                flat.logit_rows,
             )
         )
 

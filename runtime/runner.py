@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels.attention_plan import build_attention_metadata
 from ..kernels.interface import Kernels
-from .batch import Batch, ForwardBatch
+from .batch import Batch, FlatBatch, ForwardBatch
 from .kv_cache import KVCache
 from .models.base import Model
 
@@ -83,27 +83,13 @@ class ModelRunner:
 
     def prepare(self, batch: Batch) -> ForwardBatch:
         """The tensors of a step. Reads the sequences' token ids and block tables; mutates nothing."""
-        token_ids: list[int] = []
-        positions: list[int] = []
-        logit_rows: list[int] = []
-        query_starts = [0]
-        block_tables: list[list[int]] = []
-        for part in batch.scheduled:
-            block_table = part.sequence.block_table
-            assert block_table is not None
-            first_row = query_starts[-1]
-            token_ids += part.sequence.token_ids[part.start : part.end]
-            positions.extend(range(part.start, part.end))
-            logit_rows.extend(range(first_row + part.logits_from, first_row + part.num_new_tokens))
-            query_starts.append(first_row + part.num_new_tokens)
-            block_tables.append(block_table.block_ids)
-        assert len(token_ids) == query_starts[-1]
+        flat = FlatBatch(batch)
         device = self.kernels.device
         context_lens = [part.end for part in batch.scheduled]
-        metadata = build_attention_metadata(block_tables, query_starts, context_lens, self.block_size, device)
+        metadata = build_attention_metadata(flat.block_tables, flat.query_starts, context_lens, self.block_size, device)
         return ForwardBatch(
-            token_ids=torch.tensor(token_ids, dtype=torch.int64, device=device),
-            positions=torch.tensor(positions, dtype=torch.int64, device=device),
-            logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
+            token_ids=torch.tensor(flat.token_ids, dtype=torch.int64, device=device),
+            positions=torch.tensor(flat.positions, dtype=torch.int64, device=device),
+            logit_rows=torch.tensor(flat.logit_rows, dtype=torch.int64, device=device),
             attention=self.kernels.prepare_attention(metadata),
         )
