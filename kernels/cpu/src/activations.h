@@ -30,7 +30,6 @@ public:
         num_groups_ = num_inputs / kGroup;
         groups_.resize(static_cast<size_t>(ceil_div(num_tokens, kTokenTile)) * num_groups_);
     }
-    int num_groups() const { return num_groups_; }
     ActivationGroup* tile(int tile_idx) { return groups_.data() + static_cast<size_t>(tile_idx) * num_groups_; }
     const ActivationGroup* tile(int tile_idx) const {
         return groups_.data() + static_cast<size_t>(tile_idx) * num_groups_;

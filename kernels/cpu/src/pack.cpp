@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "c_api.h"
 #include "simd.h"
 #include "team.h"
 
@@ -188,7 +187,7 @@ int32_t ramet_source_format(int32_t source) { return kSources[source].format; }
 
 int32_t ramet_pack_rows(const ramet_matrix* matrix, int32_t source_idx, const void* rows, const int32_t* row_of,
                         int32_t num_rows, int32_t num_threads) {
-    const PackedMatrix packed = {matrix->num_outputs, matrix->num_inputs, matrix->format, matrix->data};
+    const PackedMatrix packed = as_packed(*matrix);
     const Source& source = kSources[source_idx];
     const size_t row_bytes = static_cast<size_t>(packed.num_inputs) / source.values_per_block * source.block_bytes;
     std::atomic<bool> all_finite{true};
@@ -207,7 +206,7 @@ int32_t ramet_pack_rows(const ramet_matrix* matrix, int32_t source_idx, const vo
 }
 
 void ramet_unpack_rows(const ramet_matrix* matrix, const int32_t* rows, int32_t num_rows, float* out) {
-    const PackedMatrix packed = {matrix->num_outputs, matrix->num_inputs, matrix->format, matrix->data};
+    const PackedMatrix packed = as_packed(*matrix);
     for (int i = 0; i < num_rows; ++i) unpack_row(packed, rows[i], out + static_cast<size_t>(i) * packed.num_inputs);
 }
 

@@ -3,8 +3,6 @@
 
 #include <chrono>
 
-#include "pack.h"
-
 namespace ramet {
 
 namespace {

@@ -20,6 +20,7 @@
 #include "attend_item.h"
 #include "c_api.h"
 #include "linear.h"
+#include "pack.h"
 #include "pointwise.h"
 #include "team.h"
 
@@ -68,9 +69,5 @@ private:
     double times_[RAMET_NUM_PHASES] = {};
     double lap_start_ = 0.0;
 };
-
-inline PackedMatrix as_packed(const ramet_matrix& matrix) {
-    return {matrix.num_outputs, matrix.num_inputs, matrix.format, matrix.data};
-}
 
 }  // namespace ramet
