@@ -21,6 +21,8 @@ _X86 = "x86_64"
 _ARM = "aarch64"
 _AVX512_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma", "-mf16c")
 _AVX512_NEEDS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
+_AMX_FLAGS = ("-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mavx512bf16")
+_AMX_NEEDS = frozenset({"amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"})
 
 _ARCH_GET_XCOMP_SUPP = 0x1021
 _SYS_ARCH_PRCTL = 158
@@ -47,7 +49,7 @@ class Isa:
 ISAS: dict[str, Isa] = {
     isa.name: isa
     for isa in (
-        Isa("amx", _X86, (*_AVX512_FLAGS, "-mamx-tile", "-mamx-int8"), _AVX512_NEEDS | {"amx_tile", "amx_int8"}),
+        Isa("amx", _X86, (*_AVX512_FLAGS, *_AMX_FLAGS), _AVX512_NEEDS | _AMX_NEEDS),
         Isa("avx512", _X86, _AVX512_FLAGS, _AVX512_NEEDS),
         Isa("avx2", _X86, ("-mavx2", "-mfma", "-mf16c"), frozenset({"avx2", "fma", "f16c"})),
         Isa("neon", _ARM, ("-march=armv8.2-a+dotprod+fp16",), frozenset({"asimddp", "asimdhp"})),
