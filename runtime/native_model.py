@@ -212,6 +212,7 @@ class NativeModel:
             except NotFiniteError as error:
                 raise ModelLoadError(f"{self._checkpoint.path}: tensor {part.name!r}: {error}") from error
             self._parameters.advance()
+        matrix.finish(self._num_threads)
         return matrix
 
     def _source_rows(self, part: Part, source: Source, num_inputs: int) -> NDArray[np.uint8] | NDArray[np.float32]:

@@ -11,7 +11,7 @@ from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
 
 from .errors import CpuLibraryError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 NUM_PHASES = 6
 PHASES = ("pointwise", "linear", "attention", "head", "plan")
 
@@ -23,6 +23,7 @@ class Matrix(ctypes.Structure):
         ("num_outputs", c_int32),
         ("num_inputs", c_int32),
         ("format", c_int32),
+        ("is_planes", c_int32),
         ("data", c_void_p),
     )
 
@@ -103,12 +104,12 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "ramet_model_step": (c_int32, (c_void_p, POINTER(Step))),
     "ramet_model_times": (None, (c_void_p, c_void_p)),
     "ramet_copy_blocks": (c_int32, (c_void_p, c_int64, c_void_p, c_void_p, c_int32)),
-    "ramet_matrix_bytes": (c_int64, (c_int32, c_int32, c_int32)),
+    "ramet_matrix_bytes": (c_int64, (c_int32, c_int32, c_int32, c_int32)),
     "ramet_source_format": (c_int32, (c_int32,)),
     "ramet_pack_rows": (c_int32, (POINTER(Matrix), c_int32, c_void_p, c_void_p, c_int32, c_int32)),
+    "ramet_finish_matrix": (c_int32, (POINTER(Matrix), POINTER(Matrix), c_int32)),
     "ramet_unpack_rows": (None, (POINTER(Matrix), c_void_p, c_int32, c_void_p)),
     "ramet_multiply": (c_int32, (POINTER(Matrix), c_void_p, c_int32, c_void_p, c_int32)),
-    "ramet_quantize": (c_int32, (c_void_p, c_int32, c_int32, c_void_p)),
     "ramet_rms_norm": (None, (c_void_p, c_void_p, c_int32, c_int32, c_float, c_void_p)),
     "ramet_rotate": (None, (c_void_p, c_int32, c_int32, c_void_p, c_void_p, c_int32)),
     "ramet_silu_mul": (None, (c_void_p, c_void_p, c_int32, c_void_p)),

@@ -36,37 +36,54 @@ SOURCE_BLOCKS: dict[Source, tuple[int, int]] = {
 
 
 class NotFiniteError(ValueError):
-    """Weights that are infinite, NaN, or too large."""
+    """Weights that are infinite or NaN."""
 
 
 class WeightFormat(IntEnum):
-    """Bits and meaning of a packed weight."""
+    """Bits of a packed weight."""
 
     INT8 = 0
     INT4 = 1
-    INT4_MIN = 2
 
 
 class PackedMatrix:
-    """A matrix [num_outputs, num_inputs] of 4- or 8-bit weights in groups of 32 inputs.
+    """A matrix [num_outputs, num_inputs] of 4- or 8-bit weights with a multiplier for each 32 inputs and row.
 
-    The memory is the arena's. Rows are zero until they are packed.
+    Rows are zero until they are packed; `finish` ends the packing. What is computed with the matrix has the same bits
+    however it lies in memory.
 
     Attributes:
-        struct: what the library is given.
+        struct: what the library is given, once `finish` was called.
     """
 
     def __init__(
-        self, library: ctypes.CDLL, arena: MemoryArena, source: Source, num_outputs: int, num_inputs: int
+        self,
+        library: ctypes.CDLL,
+        arena: MemoryArena,
+        source: Source,
+        num_outputs: int,
+        num_inputs: int,
+        *,
+        is_planes: bool = True,
     ) -> None:
-        """Room for rows packed from `source`. Raises MemoryError as the arena does."""
+        """Room for rows packed from `source`, in the arena. Raises MemoryError as the arena does.
+
+        Args:
+            is_planes: keep the weights as bytes that products take as they are, 1 or 2 for each, rather than as small
+                as they came. Faster, most of all for few tokens; while packing, both are held.
+        """
         assert num_inputs % GROUP == 0
         self.source = source
         self.format = WeightFormat(library.ramet_source_format(source))
         self._library = library
         self._arena = arena
-        self.num_bytes: int = library.ramet_matrix_bytes(self.format, num_outputs, num_inputs)
-        self.struct = Matrix(num_outputs, num_inputs, self.format, arena.allocate(self.num_bytes))
+        self.num_bytes: int = library.ramet_matrix_bytes(self.format, is_planes, num_outputs, num_inputs)
+        self.struct = Matrix(num_outputs, num_inputs, self.format, is_planes, arena.allocate(self.num_bytes))
+        self._groups = self.struct
+        if is_planes:
+            num_group_bytes = library.ramet_matrix_bytes(self.format, False, num_outputs, num_inputs)
+            self._group_memory = np.zeros(num_group_bytes, dtype=np.uint8)
+            self._groups = Matrix(num_outputs, num_inputs, self.format, False, self._group_memory.ctypes.data)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,7 +97,7 @@ class PackedMatrix:
             row_of: int32 [R], the row of the matrix each becomes.
 
         Raises:
-            NotFiniteError: a scale is infinite or NaN, or fp32 values are too large for an fp16 scale.
+            NotFiniteError: a scale is infinite or NaN.
 
         Cost: one pass, about 50 ns for each group of 32.
         """
@@ -91,9 +108,16 @@ class PackedMatrix:
         assert row_of.flags.c_contiguous
         assert len(row_of) == 0 or (row_of.min() >= 0 and row_of.max() < self.struct.num_outputs)
         if self._library.ramet_pack_rows(
-            ctypes.byref(self.struct), self.source, rows.ctypes.data, row_of.ctypes.data, len(row_of), num_threads
+            ctypes.byref(self._groups), self.source, rows.ctypes.data, row_of.ctypes.data, len(row_of), num_threads
         ):
-            raise NotFiniteError("weights are not finite, or too large to be quantised with an fp16 scale")
+            raise NotFiniteError("weights are not finite")
+
+    def finish(self, num_threads: int) -> None:
+        """End the packing, once all rows are in. Raises MemoryError if there is none for a few rows of scratch."""
+        if self._library.ramet_finish_matrix(ctypes.byref(self._groups), ctypes.byref(self.struct), num_threads):
+            raise MemoryError("no memory to unpack weights")
+        self._groups = self.struct
+        self._group_memory = np.zeros(0, dtype=np.uint8)
 
     def unpack(self, rows: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float32]:
         """fp32 values of some rows: [len(rows), num_inputs]."""
@@ -105,7 +129,7 @@ class PackedMatrix:
         return values
 
     def multiply(self, x: NDArray[np.float32], num_threads: int) -> NDArray[np.float32]:
-        """x [T, num_inputs], quantised to int8 groups, times the matrix: [T, num_outputs]."""
+        """x [T, num_inputs], quantised to 16-bit integers, times the matrix: [T, num_outputs]."""
         assert x.dtype == np.float32
         assert x.flags.c_contiguous
         assert x.shape[1] == self.struct.num_inputs

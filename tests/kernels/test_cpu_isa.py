@@ -18,14 +18,14 @@ from ramet.kernels.cpu.isa import (
 
 HASWELL = {"fpu", "sse4_2", "avx", "avx2", "fma", "f16c"}
 CASCADE_LAKE = HASWELL | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}
-SAPPHIRE_RAPIDS = CASCADE_LAKE | {"amx_tile", "amx_int8"}
+SAPPHIRE_RAPIDS = CASCADE_LAKE | {"amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"}
 
 
 @pytest.mark.parametrize(
     ("machine", "flags", "expected"),
     [
         ("x86_64", SAPPHIRE_RAPIDS, ("amx", "avx512", "avx2", "portable")),
-        ("x86_64", SAPPHIRE_RAPIDS - {"amx_int8"}, ("avx512", "avx2", "portable")),
+        ("x86_64", SAPPHIRE_RAPIDS - {"amx_bf16"}, ("avx512", "avx2", "portable")),
         ("x86_64", CASCADE_LAKE - {"avx512_vnni"}, ("avx2", "portable")),
         ("x86_64", HASWELL, ("avx2", "portable")),
         ("x86_64", HASWELL - {"f16c"}, ("portable",)),

@@ -1,49 +1,60 @@
-// Activations on their way into a matrix product: int8 with one scale per token and group of 32 (layout.h).
+// Activations on their way into a matrix product: integers of up to 16 bits, with one scale per token (layout.h).
 #pragma once
+#include <algorithm>
+#include <cstdint>
+
 #include "aligned.h"
 #include "simd.h"
 
 namespace ramet {
 
-// Quantises 32 values to token `token` of a group. The scale makes the largest magnitude 127. What is next to nothing
-// becomes zero: 127 divided by it would overflow. If a value is NaN or infinite, the scale is NaN, so that it shows.
-inline void quantize_group(const float* x, ActivationGroup& group, int token) {
-    constexpr float kNothing = 1e-30f;
-    const Vec a = vload(x), b = vload(x + kLanes);
-    const float largest = vmaximum(vmax(vabs(a), vabs(b)));
-    const Vec inverse = vset(largest > kNothing ? 127.0f / largest : 0.0f);
-    const Vec qa = vround(vmul(a, inverse)), qb = vround(vmul(b, inverse));
-    vstore_int8(group.values[token], qa);
-    vstore_int8(group.values[token] + kLanes, qb);
-    const float sum = vsum(vadd(qa, qb));  // an exact integer, 32 * 127 at most; NaN if a value was not finite
-    const float scale = largest / 127.0f + (sum - sum);
-    const bool is_finite = sum == sum;  // 0 * infinity and NaN end up here
-    group.scales[token] = is_finite ? scale : sum;
-    group.scaled_sums[token] = scale * sum;
-    group.sums[token] = is_finite ? static_cast<int32_t>(sum) : 0;
-}
+// The largest |x| for which a sum of K products with signed bytes fits 32 bits. It is also below 2^15.
+inline int max_activation(int num_inputs) { return std::min(32512, INT32_MAX / (128 * num_inputs)); }
 
-// The quantised activations of a step: [token tile][group].
+// The quantised activations of a step: [token tile][chunk].
 class Activations {
 public:
     void resize(int num_tokens, int num_inputs) {
-        num_groups_ = num_inputs / kGroup;
-        groups_.resize(static_cast<size_t>(ceil_div(num_tokens, kTokenTile)) * num_groups_);
+        num_inputs_ = num_inputs;
+        num_chunks_ = ceil_div(num_inputs, kChunkInputs);
+        chunks_.resize(static_cast<size_t>(ceil_div(num_tokens, kTokenTile)) * num_chunks_);
+        scales_.resize(round_up(num_tokens, kTokenTile));
     }
-    ActivationGroup* tile(int tile_idx) { return groups_.data() + static_cast<size_t>(tile_idx) * num_groups_; }
-    const ActivationGroup* tile(int tile_idx) const {
-        return groups_.data() + static_cast<size_t>(tile_idx) * num_groups_;
-    }
+    int num_chunks() const { return num_chunks_; }
+    const ActivationChunk* tile(int tile_idx) const { return &chunks_[static_cast<size_t>(tile_idx) * num_chunks_]; }
+    const float* scales(int tile_idx) const { return &scales_[static_cast<size_t>(tile_idx) * kTokenTile]; }
 
-    // Quantises columns [first_group * 32, ...) of one token from x, which points at the first of them.
-    void quantize(const float* x, int token, int first_group, int num_groups) {
-        ActivationGroup* tile_groups = tile(token / kTokenTile) + first_group;
-        for (int g = 0; g < num_groups; ++g) quantize_group(x + g * kGroup, tile_groups[g], token % kTokenTile);
+    // Quantises the row of one token, so that its largest magnitude becomes max_activation. If a value is NaN or infinite the
+    // scale is NaN: it shows in every output. What is next to nothing becomes zero, as its inverse would overflow.
+    void quantize(const float* x, int token) {
+        constexpr float kNothing = 1e-30f;
+        Vec largest = vzero(), zero_or_nan = vzero();
+        for (int i = 0; i < num_inputs_; i += kLanes) {
+            const Vec values = vload(x + i);
+            largest = vmax(vabs(values), largest);
+            zero_or_nan = vfma(values, vzero(), zero_or_nan);
+        }
+        const float invalid = vsum(zero_or_nan), maximum = vmaximum(largest);
+        const bool is_zero = !(maximum > kNothing) || invalid != 0.0f;
+        const float limit = static_cast<float>(max_activation(num_inputs_));
+        scales_[token] = is_zero ? invalid : maximum / limit;
+        store(x, token, is_zero ? 0.0f : limit / maximum);
     }
 
 private:
-    int num_groups_ = 0;
-    AlignedArray<ActivationGroup> groups_;
+    void store(const float* x, int token, float factor) {
+        ActivationChunk* row_chunks = &chunks_[static_cast<size_t>(token / kTokenTile) * num_chunks_];
+        const int row = token % kTokenTile, num_values = factor == 0.0f ? 0 : num_inputs_;
+        int i = 0;
+        for (; i < num_values; i += kLanes)
+            store_integers(row_chunks[i / kChunkInputs], row, i % kChunkInputs, vround(vmul(vload(x + i), vset(factor))));
+        for (; i < num_chunks_ * kChunkInputs; i += kLanes)
+            store_integers(row_chunks[i / kChunkInputs], row, i % kChunkInputs, vzero());
+    }
+
+    int num_inputs_ = 0, num_chunks_ = 0;
+    AlignedArray<ActivationChunk> chunks_;
+    AlignedArray<float> scales_;
 };
 
 }  // namespace ramet

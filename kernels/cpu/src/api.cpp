@@ -71,12 +71,11 @@ int32_t ramet_copy_blocks(uint16_t* kv_data, int64_t num_elements, const int32_t
 int32_t ramet_multiply(const ramet_matrix* matrix, const float* x, int32_t num_tokens, float* y, int32_t num_threads) {
     return guarded([&] {
         const PackedMatrix packed = as_packed(*matrix);
-        const int num_groups = packed.num_inputs / kGroup;
         Activations acts;
         acts.resize(num_tokens, packed.num_inputs);
-        for (int t = 0; t < num_tokens; ++t) acts.quantize(x + static_cast<size_t>(t) * packed.num_inputs, t, 0, num_groups);
-        std::vector<ThreadScratch> scratch(num_threads);
-        for (ThreadScratch& one : scratch) one.weights.resize(2 * num_groups);
+        for (int t = 0; t < num_tokens; ++t) acts.quantize(x + static_cast<size_t>(t) * packed.num_inputs, t);
+        std::vector<ProductScratch> scratch(num_threads);
+        for (ProductScratch& one : scratch) one.resize(packed.num_inputs);
         run_team(num_threads, [&](const Member& member) {
             amx::begin_thread();
             const auto finish = [&](int pair, int token, int count, const PairResult& result) {
@@ -86,24 +85,9 @@ int32_t ramet_multiply(const ramet_matrix* matrix, const float* x, int32_t num_t
                                 y + static_cast<size_t>(token + t) * packed.num_outputs + output);
             };
             multiply_pairs(packed, acts, num_tokens, member.share(ceil_div(packed.num_outputs, kPair)),
-                           scratch[member.thread].weights.data(), finish);
+                           scratch[member.thread], finish);
             amx::end_thread();
         });
-    });
-}
-
-int32_t ramet_quantize(const float* x, int32_t num_tokens, int32_t num_inputs, float* dequantized) {
-    return guarded([&] {
-        Activations acts;
-        acts.resize(num_tokens, num_inputs);
-        for (int t = 0; t < num_tokens; ++t) {
-            const size_t start = static_cast<size_t>(t) * num_inputs;
-            acts.quantize(x + start, t, 0, num_inputs / kGroup);
-            for (int i = 0; i < num_inputs; ++i) {
-                const ActivationGroup& group = acts.tile(t / kTokenTile)[i / kGroup];
-                dequantized[start + i] = group.values[t % kTokenTile][i % kGroup] * group.scales[t % kTokenTile];
-            }
-        }
     });
 }
 

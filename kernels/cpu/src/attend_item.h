@@ -3,15 +3,14 @@
 #include <cmath>
 
 #include "attention_plan.h"
-#include "linear_amx.h"
+#include "linear.h"
 
 namespace ramet {
 
 // Scratch of one thread.
 struct ThreadScratch {
     AlignedArray<float> row;       // one token's hidden state
-    AlignedArray<UnpackedGroup> weights;  // of one pair of channel blocks
-    AlignedArray<float> gated;     // 32 neighbouring values of silu(gate) * up, for every token
+    ProductScratch product;
     AlignedArray<float> rows;      // AttentionRows
     AlignedArray<int> limits;
 

@@ -5,7 +5,7 @@
 #pragma once
 #include <stdint.h>
 
-#define RAMET_ABI_VERSION 1
+#define RAMET_ABI_VERSION 2
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,7 +13,7 @@ extern "C" {
 
 // A packed matrix (layout.h). `data` belongs to whoever mapped it.
 typedef struct {
-    int32_t num_outputs, num_inputs, format;
+    int32_t num_outputs, num_inputs, format, is_planes;
     uint8_t* data;
 } ramet_matrix;
 
@@ -83,19 +83,20 @@ void ramet_model_times(void* model, double* phases);
 int32_t ramet_copy_blocks(uint16_t* kv_data, int64_t num_elements, const int32_t* sources, const int32_t* destinations,
                           int32_t num_copies);
 
-// Packing. `row_of[i]` is the row of the matrix that source row i becomes. Sources are GGUF blocks as they lie in the file,
-// or finite fp32. Returns 1 if a scale or minimum is not finite as fp16: the file is damaged, or its numbers too large.
+// Packing. `row_of[i]` is the row of the matrix, which lies in groups, that source row i becomes. Sources are GGUF blocks as
+// they lie in the file, or finite fp32. Returns 1 if a scale or minimum is not finite: the file is damaged.
 enum { RAMET_SOURCE_F32 = 0, RAMET_SOURCE_Q4_0 = 1, RAMET_SOURCE_Q4_1 = 2, RAMET_SOURCE_Q8_0 = 3, RAMET_SOURCE_Q4_K = 4 };
-int64_t ramet_matrix_bytes(int32_t format, int32_t num_outputs, int32_t num_inputs);
+int64_t ramet_matrix_bytes(int32_t format, int32_t is_planes, int32_t num_outputs, int32_t num_inputs);
 int32_t ramet_source_format(int32_t source);  // the packed format that a source becomes
 int32_t ramet_pack_rows(const ramet_matrix* matrix, int32_t source, const void* rows, const int32_t* row_of,
                         int32_t num_rows, int32_t num_threads);
+// After all rows were packed: makes `to`, which is `groups` itself or a matrix of planes, ready to be used.
+int32_t ramet_finish_matrix(const ramet_matrix* groups, const ramet_matrix* to, int32_t num_threads);
 // fp32 values of rows of a packed matrix: out [num_rows][num_inputs].
 void ramet_unpack_rows(const ramet_matrix* matrix, const int32_t* rows, int32_t num_rows, float* out);
 
 // Single operations, for tests and measurements.
 int32_t ramet_multiply(const ramet_matrix* matrix, const float* x, int32_t num_tokens, float* y, int32_t num_threads);
-int32_t ramet_quantize(const float* x, int32_t num_tokens, int32_t num_inputs, float* dequantized);
 void ramet_rms_norm(const float* x, const float* weight, int32_t num_tokens, int32_t size, float eps, float* y);
 void ramet_rotate(float* heads, int32_t num_heads, int32_t head_dim, const float* cos, const float* sin, int32_t half);
 void ramet_silu_mul(const float* gate, const float* up, int32_t size, float* y);

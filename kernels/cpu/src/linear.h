@@ -1,19 +1,14 @@
-// Matrix products of int8 activations with packed weights (layout.h): y = W x, fp32 results.
+// Matrix products y = W x on the integers of layout.h, with fp32 results.
 //
-// The unit of work is a pair of channel blocks (32 outputs) times a token tile (16 tokens):
+//      total  = sum over all inputs of w * x                             for each plane of the weights; exact, in 32 bits
+//      result = total * (row scale * token scale)                        one plane
+//      result = (256 * total of plane 1 + total of plane 0) * scales     two planes: one fused multiply-add
 //
-//      for each group g of 32 inputs, in order:
-//          sum    = the integer dot product over the group, exact
-//          result = sum * (weight scale * activation scale) + result        one fused multiply-add
-//          result = weight minimum * scaled sum of activations + result     kInt4Min only
+// Since totals are exact, a result is a function of the row and the token alone: it never depends on what else is computed,
+// on which kernel computes it, or on the processor.
 //
-// Each output of each token goes through exactly this sequence, however many tokens are computed beside it and whichever
-// kernel does it. That is why a result never depends on the batch: the two kernels below, and every number of tokens
-// they are compiled for, give the same bits.
-//
-// The vector kernel holds a few tokens in registers. The AMX kernel (linear_amx.h) does 16 tokens at once in the
-// processor's matrix unit, which needs the weights as plain signed bytes; they are unpacked once per pair of blocks and
-// used for all tokens of the step.
+// The unit of work is a pair of channel blocks (32 outputs) times a token tile (16 tokens). The vector kernel holds a few
+// tokens in registers; the matrix unit (linear_amx.h) is used where it is faster.
 #pragma once
 #include <algorithm>
 
@@ -27,36 +22,50 @@ struct PairResult {
     alignas(64) float values[kTokenTile][kPair];
 };
 
-// A pair of channel blocks, ready to be multiplied with many token tiles.
+// Scratch of one thread.
+struct ProductScratch {
+    static constexpr int kTiles = 8;  // that are multiplied with a pair one after another
+
+    PairResult results[kTiles];
+    UnitSums sums[2];
+    AlignedArray<WeightChunk> planes;  // of a pair that lies in groups: [channel block][plane][chunk]
+
+    void resize(int num_inputs) { planes.resize(2 * num_planes(kInt8) * ceil_div(num_inputs, kChunkInputs)); }
+};
+
+// A pair of channel blocks, ready to be multiplied.
 class WeightPair {
 public:
-    // For `num_tokens` tokens in all. `scratch` has room for 2 * num_inputs / kGroup.
-    WeightPair(const PackedMatrix& matrix, int pair, int num_tokens, UnpackedGroup* scratch);
+    // Unpacks the pair into `scratch` if the matrix lies in groups.
+    WeightPair(const PackedMatrix& matrix, int pair, ProductScratch& scratch);
 
-    // Results of the first `num_tokens` tokens of a tile. Rows of `out` beyond them may be overwritten. With is_first, the
-    // pair that follows in memory is fetched meanwhile.
-    void multiply(const ActivationGroup* acts, int num_tokens, bool is_first, PairResult& out) const;
+    // Results for up to ProductScratch::kTiles token tiles, in scratch.results. Rows beyond the last token hold anything.
+    void multiply(const Activations& acts, Range tiles, int num_tokens, ProductScratch& scratch) const;
 
 private:
-    int format_;
-    int num_groups_;
-    size_t stride_;  // bytes of a channel block
-    const uint8_t* weights_;
-    const UnpackedGroup* unpacked_ = nullptr;
+    template <int Plane, int NumPlanes>
+    void multiply_plane(const Activations& acts, Range tiles, int num_tokens, ProductScratch& scratch) const;
+
+    int num_planes_, num_chunks_;
+    const WeightChunk* blocks_[2];  // [plane][chunk] each
+    const Trailer* trailers_[2];
 };
 
 // Pairs [pairs.begin, pairs.end) of a matrix times all tokens. `finish(pair, first_token, num_tokens, result)` is called
 // with the results of each pair and token tile.
 template <typename Finish>
 void multiply_pairs(const PackedMatrix& matrix, const Activations& acts, int num_tokens, Range pairs,
-                    UnpackedGroup* scratch, const Finish& finish) {
-    PairResult result;
+                    ProductScratch& scratch, const Finish& finish) {
+    const int num_tiles = ceil_div(num_tokens, kTokenTile);
     for (int pair = pairs.begin; pair < pairs.end; ++pair) {
-        const WeightPair weights(matrix, pair, num_tokens, scratch);
-        for (int token = 0; token < num_tokens; token += kTokenTile) {
-            const int count = std::min(kTokenTile, num_tokens - token);
-            weights.multiply(acts.tile(token / kTokenTile), count, token == 0, result);
-            finish(pair, token, count, result);
+        const WeightPair weights(matrix, pair, scratch);
+        for (int first = 0; first < num_tiles; first += ProductScratch::kTiles) {
+            const Range tiles = {first, std::min(num_tiles, first + ProductScratch::kTiles)};
+            weights.multiply(acts, tiles, num_tokens, scratch);
+            for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+                const int token = tile * kTokenTile;
+                finish(pair, token, std::min(kTokenTile, num_tokens - token), scratch.results[tile - first]);
+            }
         }
     }
 }

@@ -1,48 +1,42 @@
-// Packing: GGUF blocks go to the packed layout as they are, 4 and 8 bits, without a detour over floats; fp32 rows are
-// quantised to 8 bits on the way.
+// Packing: the 4 or 8 bits of GGUF blocks go to the groups of layout.h as they are, without a detour over floats; only scales
+// and minima are rewritten, as integers times a scale of the row. fp32 rows are quantised to 8 bits on the way. Planes are
+// made from groups.
 //
 //   Q4_0  fp16 scale, 16 bytes                    block of 32: low halves are values 0..15, high halves 16..31
 //   Q4_1  fp16 scale, fp16 minimum, 16 bytes      the same
 //   Q8_0  fp16 scale, 32 signed bytes
 //   Q4_K  block of 256: fp16 d, fp16 dmin, 12 bytes of 6-bit scales and minima for 8 groups of 32, then 128 bytes: 32 bytes
 //         hold a group in their low halves and the next one in their high halves.
-//         scale = d * scale6, minimum = -dmin * min6; these products are rounded to fp16.
+//         scale = d * scale6, minimum = -dmin * min6.
 #include "pack.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <vector>
 
+#include "aligned.h"
 #include "simd.h"
 #include "team.h"
+#include "unpack.h"
 
 namespace ramet {
 
 namespace {
 
+// weight = scale * value + minimum, with the values as the packed layout has them: 0..15, or -128..127 plus 128.
 struct SourceGroup {
-    uint8_t values[kGroup];  // as the packed layout has them: offset by 128 or 8, or plain for kInt4Min
-    half_t scale;
-    half_t minimum;
+    uint8_t values[kGroup];
+    float scale;
+    float minimum;
 };
 
-half_t to_half(float value) {
-    alignas(64) float lanes[kLanes] = {value};
-    half_t halves[kLanes];
-    vstore_half(halves, vload(lanes));
-    return halves[0];
-}
-
-float to_float(half_t half) {
-    const half_t halves[kLanes] = {half};
+float half_at(const uint8_t* bytes) {
+    half_t halves[kLanes] = {};
+    std::memcpy(halves, bytes, sizeof(half_t));
     return vfirst(vload_half(halves));
-}
-
-half_t half_at(const uint8_t* bytes) {
-    half_t half;
-    std::memcpy(&half, bytes, sizeof half);
-    return half;
 }
 
 void split_nibbles(const uint8_t* bytes, uint8_t* values) {
@@ -56,6 +50,7 @@ SourceGroup read_q4_0(const uint8_t* row, int g) {
     SourceGroup group{};
     const uint8_t* block = row + static_cast<size_t>(g) * 18;
     group.scale = half_at(block);
+    group.minimum = -8.0f * group.scale;
     split_nibbles(block + 2, group.values);
     return group;
 }
@@ -90,26 +85,28 @@ SourceGroup read_q4_k(const uint8_t* row, int g) {
         scale = (sixes[j + 4] & 15) | (sixes[j - 4] >> 6 << 4);
         minimum = (sixes[j + 4] >> 4) | (sixes[j] >> 6 << 4);
     }
-    group.scale = to_half(to_float(half_at(block)) * static_cast<float>(scale));
-    group.minimum = to_half(-to_float(half_at(block + 2)) * static_cast<float>(minimum));
+    group.scale = half_at(block) * static_cast<float>(scale);
+    group.minimum = -half_at(block + 2) * static_cast<float>(minimum);
     const uint8_t* bytes = block + 16 + (j / 2) * kGroup;
     for (int i = 0; i < kGroup; ++i) group.values[i] = j % 2 == 0 ? bytes[i] & 15 : bytes[i] >> 4;
     return group;
 }
 
-// Symmetric: the largest magnitude becomes 127, with the scale as fp16 will hold it.
-SourceGroup quantize_f32(const uint8_t* row, int g) {
+// Only the scale, for the largest magnitude to become 127: the values follow when the multiplier is known.
+SourceGroup read_f32(const uint8_t* row, int g) {
     SourceGroup group{};
     const float* x = reinterpret_cast<const float*>(row) + static_cast<size_t>(g) * kGroup;
     float largest = 0.0f;
     for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::fabs(x[i]));
-    group.scale = to_half(largest / 127.0f);
-    const float scale = to_float(group.scale);
+    group.scale = largest / 127.0f;
+    return group;
+}
+
+void quantize_f32(const float* x, float scale, uint8_t* values) {
     for (int i = 0; i < kGroup; ++i) {
         const float quotient = scale > 0.0f ? std::nearbyint(x[i] / scale) : 0.0f;
-        group.values[i] = static_cast<uint8_t>(128 + static_cast<int>(std::max(-127.0f, std::min(127.0f, quotient))));
+        values[i] = static_cast<uint8_t>(128 + static_cast<int>(std::max(-127.0f, std::min(127.0f, quotient))));
     }
-    return group;
 }
 
 using ReadGroup = SourceGroup (*)(const uint8_t* row, int g);
@@ -123,53 +120,100 @@ struct Source {
 
 // Indexed by RAMET_SOURCE_*.
 constexpr Source kSources[] = {
-    {quantize_f32, kInt8, 1, 4},   {read_q4_0, kInt4, 32, 18},      {read_q4_1, kInt4Min, 32, 20},
-    {read_q8_0, kInt8, 32, 34},    {read_q4_k, kInt4Min, 256, 144},
+    {read_f32, kInt8, 1, 4},    {read_q4_0, kInt4, 32, 18},   {read_q4_1, kInt4, 32, 20},
+    {read_q8_0, kInt8, 32, 34}, {read_q4_k, kInt4, 256, 144},
 };
 
-bool is_finite(const SourceGroup& group) {
-    constexpr half_t kExponent = 0x7C00;
-    return (group.scale & kExponent) != kExponent && (group.minimum & kExponent) != kExponent;
+// Both formats make |w| * (256 of kInt4) at most 127 * 256, so that its upper byte, when rounded, is a signed one.
+constexpr float kMaxInteger4 = 127.0f * 256.0f;
+constexpr float kMaxMultiplier8 = 127.0f * 256.0f / 128.0f;
+
+// What one unit of multipliers and offsets stands for in a row. NaN or infinite if a scale or minimum is.
+float unit_of_row(const std::vector<SourceGroup>& groups, int format) {
+    float largest = 0.0f;
+    for (const SourceGroup& group : groups) {
+        const float reach = format == kInt8 ? std::fabs(group.scale)
+                                            : std::max(std::fabs(group.minimum), std::fabs(group.minimum + 15.0f * group.scale));
+        if (!(reach <= largest)) largest = reach;
+    }
+    return largest / (format == kInt8 ? kMaxMultiplier8 : kMaxInteger4);
 }
 
-uint8_t* group_of(const PackedMatrix& matrix, int row, int g) {
-    return matrix.data + (row / kLanes) * block_bytes(matrix) + g * group_bytes(matrix.format);
-}
-
-void put_group(const SourceGroup& group, int format, int lane, uint8_t* packed) {
+void put_values(const uint8_t* values, int format, int lane, uint8_t* packed) {
     for (int i = 0; i < kGroup; ++i) {
         const int step = i / 4, byte = lane * 4 + i % 4;
         if (format == kInt8) {
-            packed[step * 64 + byte] = group.values[i];
+            packed[step * 64 + byte] = values[i];
         } else if (step < 4) {
-            packed[step * 64 + byte] = group.values[i] | static_cast<uint8_t>(group.values[i + kGroup / 2] << 4);
+            packed[step * 64 + byte] = values[i] | static_cast<uint8_t>(values[i + kGroup / 2] << 4);
         }
     }
-    std::memcpy(packed + quant_bytes(format) + lane * sizeof(half_t), &group.scale, sizeof(half_t));
-    if (format == kInt4Min)
-        std::memcpy(packed + quant_bytes(format) + (kLanes + lane) * sizeof(half_t), &group.minimum, sizeof(half_t));
+}
+
+int16_t round_to_int(float value) { return static_cast<int16_t>(std::nearbyint(value)); }
+
+// Packs one row into groups. Returns false if a scale or minimum is not finite.
+bool pack_row(const Source& source, const uint8_t* source_row, const PackedMatrix& matrix, int row) {
+    const int format = matrix.format, block = row / kLanes, lane = row % kLanes;
+    std::vector<SourceGroup> groups;
+    for (int g = 0; g < num_groups(matrix); ++g) groups.push_back(source.read(source_row, g));
+    const float unit = unit_of_row(groups, format);
+    if (!std::isfinite(unit)) return false;
+    const float inverse = unit >= std::numeric_limits<float>::min() ? 1.0f / unit : 0.0f;  // next to nothing is nothing
+    for (int g = 0; g < num_groups(matrix); ++g) {
+        SourceGroup& group = groups[g];
+        uint8_t* packed = group_of(matrix, block, g);
+        int16_t* integers = reinterpret_cast<int16_t*>(packed + quant_bytes(format)) + lane;
+        integers[0] = round_to_int(group.scale * inverse);
+        if (format == kInt4) integers[kLanes] = round_to_int(group.minimum * inverse + 128.0f);  // to round, not cut off
+        if (source.read == read_f32) {
+            integers[0] = round_to_int(std::ceil(group.scale * inverse));
+            quantize_f32(reinterpret_cast<const float*>(source_row) + static_cast<size_t>(g) * kGroup,
+                         unit * static_cast<float>(integers[0]), group.values);
+        }
+        put_values(group.values, format, lane, packed);
+    }
+    trailer_of(matrix, block).scales[lane] = inverse == 0.0f ? 0.0f : format == kInt4 ? 256.0f * unit : unit;
+    return true;
+}
+
+// A weight's integer, of one input of a channel block whose planes begin at `planes`.
+int weight_at(const WeightChunk* planes, int num_planes, int num_chunks, int lane, int input) {
+    const auto at = [&](int plane) {
+        const WeightChunk& chunk = planes[plane * num_chunks + input / kChunkInputs];
+        return static_cast<int>(chunk.steps[input % kChunkInputs / 4][4 * lane + input % 4]);
+    };
+    return num_planes == 1 ? at(0) : 256 * at(1) + at(0);
+}
+
+void sum_rows(const WeightChunk* plane, int num_chunks, int32_t* sums) {
+    std::fill_n(sums, kLanes, 0);
+    for (int c = 0; c < num_chunks; ++c)
+        for (const auto& step : plane[c].steps)
+            for (int i = 0; i < 4 * kLanes; ++i) sums[i / 4] += step[i];
+}
+
+// Gives a channel block of `to` what follows from packed groups: the sums of its rows, and its planes if it is to have them.
+// `scratch` has room for the planes.
+void finish_block(const PackedMatrix& groups, const PackedMatrix& to, int block, WeightChunk* scratch) {
+    WeightChunk* planes = to.is_planes ? plane_of(to, block, 0) : scratch;
+    unpack_planes(groups, block, planes);
+    Trailer& trailer = trailer_of(to, block);
+    trailer = trailer_of(groups, block);
+    for (int p = 0; p < num_planes(groups.format); ++p)
+        sum_rows(planes + p * num_chunks(groups), num_chunks(groups), trailer.sums[p]);
 }
 
 }  // namespace
 
 void unpack_row(const PackedMatrix& matrix, int row, float* out) {
-    const int lane = row % kLanes;
-    for (int g = 0; g < matrix.num_inputs / kGroup; ++g) {
-        const uint8_t* packed = group_of(matrix, row, g);
-        const float scale = to_float(group_scales(packed, matrix.format)[lane]);
-        const float minimum = matrix.format == kInt4Min ? to_float(group_minima(packed)[lane]) : 0.0f;
-        for (int i = 0; i < kGroup; ++i) {
-            const int step = i / 4, byte = lane * 4 + i % 4;
-            int value;
-            if (matrix.format == kInt8) {
-                value = packed[step * 64 + byte] - 128;
-            } else {
-                const uint8_t both = packed[step % 4 * 64 + byte];
-                value = (step < 4 ? both & 15 : both >> 4) - (matrix.format == kInt4 ? 8 : 0);
-            }
-            out[g * kGroup + i] = static_cast<float>(value) * scale + minimum;
-        }
-    }
+    const int block = row / kLanes, lane = row % kLanes, planes = num_planes(matrix.format), chunks = num_chunks(matrix);
+    std::vector<WeightChunk> scratch(matrix.is_planes ? 0 : planes * chunks);
+    if (!matrix.is_planes) unpack_planes(matrix, block, scratch.data());
+    const WeightChunk* weights = matrix.is_planes ? plane_of(matrix, block, 0) : scratch.data();
+    const float scale = trailer_of(matrix, block).scales[lane];
+    for (int i = 0; i < matrix.num_inputs; ++i)
+        out[i] = scale * static_cast<float>(weight_at(weights, planes, chunks, lane, i));
 }
 
 }  // namespace ramet
@@ -178,9 +222,9 @@ using namespace ramet;
 
 extern "C" {
 
-int64_t ramet_matrix_bytes(int32_t format, int32_t num_outputs, int32_t num_inputs) {
-    return static_cast<int64_t>(round_up(num_outputs, kPair) / kLanes) * (num_inputs / kGroup) *
-           static_cast<int64_t>(group_bytes(format));
+int64_t ramet_matrix_bytes(int32_t format, int32_t is_planes, int32_t num_outputs, int32_t num_inputs) {
+    const PackedMatrix matrix = {num_outputs, num_inputs, format, is_planes, nullptr};
+    return static_cast<int64_t>(round_up(num_outputs, kPair) / kLanes) * static_cast<int64_t>(block_bytes(matrix));
 }
 
 int32_t ramet_source_format(int32_t source) { return kSources[source].format; }
@@ -195,14 +239,27 @@ int32_t ramet_pack_rows(const ramet_matrix* matrix, int32_t source_idx, const vo
         const Range share = member.share(num_rows);
         for (int i = share.begin; i < share.end; ++i) {
             const uint8_t* row = static_cast<const uint8_t*>(rows) + i * row_bytes;
-            for (int g = 0; g < packed.num_inputs / kGroup; ++g) {
-                const SourceGroup group = source.read(row, g);
-                if (!is_finite(group)) all_finite.store(false, std::memory_order_relaxed);
-                put_group(group, packed.format, row_of[i] % kLanes, group_of(packed, row_of[i], g));
-            }
+            if (!pack_row(source, row, packed, row_of[i])) all_finite.store(false, std::memory_order_relaxed);
         }
     });
     return all_finite ? 0 : 1;
+}
+
+int32_t ramet_finish_matrix(const ramet_matrix* groups, const ramet_matrix* to, int32_t num_threads) {
+    const PackedMatrix from = as_packed(*groups), finished = as_packed(*to);
+    const int num_blocks = round_up(from.num_outputs, kPair) / kLanes;
+    try {
+        std::vector<AlignedArray<WeightChunk>> scratch(num_threads);
+        for (auto& one : scratch) one.resize(static_cast<size_t>(num_planes(from.format)) * num_chunks(from));
+        run_team(num_threads, [&](const Member& member) {
+            const Range blocks = member.share(num_blocks);
+            for (int block = blocks.begin; block < blocks.end; ++block)
+                finish_block(from, finished, block, scratch[member.thread].data());
+        });
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+    return 0;
 }
 
 void ramet_unpack_rows(const ramet_matrix* matrix, const int32_t* rows, int32_t num_rows, float* out) {

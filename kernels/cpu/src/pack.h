@@ -6,7 +6,7 @@
 namespace ramet {
 
 inline PackedMatrix as_packed(const ramet_matrix& matrix) {
-    return {matrix.num_outputs, matrix.num_inputs, matrix.format, matrix.data};
+    return {matrix.num_outputs, matrix.num_inputs, matrix.format, matrix.is_planes, matrix.data};
 }
 
 // fp32 values of one row; out [num_inputs].

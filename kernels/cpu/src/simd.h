@@ -1,4 +1,4 @@
-// One vector interface for every instruction set: 16 lanes of fp32 (Vec) or int32 (IntVec), 64 bytes of weights (Bytes).
+// One vector interface for every instruction set: 16 lanes of fp32 (Vec) or int32 (IntVec), 32 of int16 (ShortVec).
 //
 // What each file provides, all as inline functions:
 //   vload vstore vset vzero vadd vsub vmul vdiv vfma(a, b, c) = a * b + c, vmax vmin
@@ -8,11 +8,13 @@
 //   vexp2i(n)                2 to the power of an integer-valued vector, by its exponent bits
 //   vkeep(v, lo, hi, other)  lanes lo <= i < hi of v, the others from `other`
 //   vload_half vstore_half   16 fp16 values; a store rounds to nearest even
-//   vstore_int8              16 lanes to bytes; they are integers in [-127, 127]
 //   vfrom_int                IntVec to Vec
-//   bytes_load low_nibbles high_nibbles
-//   Dot4, Dot8               sums over one group of 32 inputs for 16 outputs and one token: begin, step, end. The result
-//                            is the exact integer, whatever the instruction set.
+//   ivload ivset ivadd ivsub ivleft<N>
+//   store_integers(chunk, row, input, v)   16 integers of a token, in the form that Products takes
+//   Products                 sums of products of 16 outputs' weights with one token's inputs: begin, step, end
+//   sload sstore sset sadd smul sand sor            ShortVec: 32 lanes of int16, modulo 2^16
+//   sleft<N> sright_unsigned<N>                     shifts by N bits
+//   sload_twice                                     16 values, each in two neighbouring lanes
 // and how many registers it has for tiles: kVectorRegisters, counted in Vec.
 #pragma once
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)

@@ -2,6 +2,8 @@
 #pragma once
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "layout.h"
 
 namespace ramet {
@@ -12,7 +14,7 @@ struct Vec {
 struct IntVec {
     __m256i lo, hi;
 };
-using Bytes = IntVec;
+using ShortVec = IntVec;
 constexpr int kVectorRegisters = 8;
 
 inline Vec vload(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -76,62 +78,78 @@ inline void vstore_half(half_t* p, Vec v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v.lo, mode));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(v.hi, mode));
 }
-inline void vstore_int8(int8_t* p, Vec v) {
-    const __m256i a = _mm256_cvtps_epi32(v.lo), b = _mm256_cvtps_epi32(v.hi);
-    const __m128i low = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    const __m128i high = _mm_packs_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(low, high));
-}
 inline Vec vfrom_int(IntVec v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 
-inline Bytes bytes_load(const uint8_t* p) {
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+inline IntVec ivload(const void* p) {
+    const __m256i* halves = static_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
 }
-inline Bytes low_nibbles(Bytes v) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    return {_mm256_and_si256(v.lo, mask), _mm256_and_si256(v.hi, mask)};
-}
-inline Bytes high_nibbles(Bytes v) {
-    return low_nibbles({_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)});
-}
-inline IntVec add_int(IntVec v, int32_t x) {
-    const __m256i all = _mm256_set1_epi32(x);
-    return {_mm256_add_epi32(v.lo, all), _mm256_add_epi32(v.hi, all)};
+inline IntVec ivset(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline IntVec ivadd(IntVec a, IntVec b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+inline IntVec ivsub(IntVec a, IntVec b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+template <int N>
+IntVec ivleft(IntVec v) {
+    return {_mm256_slli_epi32(v.lo, N), _mm256_slli_epi32(v.hi, N)};
 }
 
-// maddubs adds two products in 16 bits. Eight steps of 4-bit weights reach at most 8 * 2 * 15 * 127 = 30480, which fits:
-// the sum stays in 16 bits through the group.
-struct Dot4 {
-    using Acc = IntVec;
-    static Acc begin(int32_t) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-    static Acc step(Acc acc, Bytes weights, int32_t four_inputs) {
-        const __m256i inputs = _mm256_set1_epi32(four_inputs);
-        return {_mm256_add_epi16(acc.lo, _mm256_maddubs_epi16(weights.lo, inputs)),
-                _mm256_add_epi16(acc.hi, _mm256_maddubs_epi16(weights.hi, inputs))};
-    }
-    static IntVec end(Acc acc, int32_t correction) {
-        const __m256i ones = _mm256_set1_epi16(1);
-        return add_int({_mm256_madd_epi16(acc.lo, ones), _mm256_madd_epi16(acc.hi, ones)}, correction);
-    }
-};
+inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integers) {
+    const auto swap = [](__m256 x) { return _mm256_shuffle_epi32(_mm256_cvtps_epi32(x), 0b11'01'10'00); };
+    const __m256i packed = _mm256_packs_epi32(swap(integers.lo), swap(integers.hi));  // quarters in the order 0, 2, 1, 3
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(chunk.values[row] + input), _mm256_permute4x64_epi64(packed, 0b11'01'10'00));
+}
 
-// Two products of unsigned 8-bit weights would overflow 16 bits, so the weight's sign moves to the activation:
-// |w| <= 128 times |x| <= 127, twice, is 32512 at most.
-struct Dot8 {
+// Without a dot instruction bytes would have to be multiplied into 16 bits, which do not hold two products. So weights are
+// widened: inputs 0 and 2 of a step are the lower bytes of 16-bit lanes, inputs 1 and 3 the upper ones.
+struct Products {
     using Acc = IntVec;
-    static Acc begin(int32_t) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-    static Acc step(Acc acc, Bytes weights, int32_t four_inputs) {
-        const __m256i inputs = _mm256_set1_epi32(four_inputs), ones = _mm256_set1_epi16(1);
-        const auto dot = [inputs, ones](__m256i unsigned_weights) {
-            const __m256i signed_weights = _mm256_xor_si256(unsigned_weights, _mm256_set1_epi8(-128));
-            const __m256i products =
-                _mm256_maddubs_epi16(_mm256_abs_epi8(signed_weights), _mm256_sign_epi8(inputs, signed_weights));
-            return _mm256_madd_epi16(products, ones);
+    struct Weights {
+        IntVec even, odd;
+    };
+    static Acc begin() { return ivset(0); }
+    static Weights load(const int8_t* step) {
+        const IntVec bytes = ivload(step);
+        const auto even = [](__m256i x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); };
+        return {{even(bytes.lo), even(bytes.hi)}, {_mm256_srai_epi16(bytes.lo, 8), _mm256_srai_epi16(bytes.hi, 8)}};
+    }
+    static Acc step(Acc acc, const Weights& weights, const ActivationChunk& chunk, int row, int step) {
+        const auto pair = [&](int half) {
+            int32_t x;
+            std::memcpy(&x, chunk.values[row] + 4 * step + 2 * half, sizeof x);
+            return _mm256_set1_epi32(x);
         };
-        return {_mm256_add_epi32(acc.lo, dot(weights.lo)), _mm256_add_epi32(acc.hi, dot(weights.hi))};
+        const auto add = [](IntVec sums, IntVec w, __m256i x) {
+            return ivadd(sums, {_mm256_madd_epi16(w.lo, x), _mm256_madd_epi16(w.hi, x)});
+        };
+        return add(add(acc, weights.even, pair(0)), weights.odd, pair(1));
     }
-    static IntVec end(Acc acc, int32_t) { return acc; }
+    static IntVec end(Acc acc, IntVec) { return acc; }
 };
+
+inline ShortVec sload(const void* p) { return ivload(p); }
+inline void sstore(void* p, ShortVec v) {
+    __m256i* halves = static_cast<__m256i*>(p);
+    _mm256_storeu_si256(halves, v.lo);
+    _mm256_storeu_si256(halves + 1, v.hi);
+}
+inline ShortVec sset(int16_t x) { return {_mm256_set1_epi16(x), _mm256_set1_epi16(x)}; }
+inline ShortVec sadd(ShortVec a, ShortVec b) { return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)}; }
+inline ShortVec smul(ShortVec a, ShortVec b) { return {_mm256_mullo_epi16(a.lo, b.lo), _mm256_mullo_epi16(a.hi, b.hi)}; }
+inline ShortVec sand(ShortVec a, ShortVec b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
+template <int N>
+ShortVec sleft(ShortVec v) {
+    return {_mm256_slli_epi16(v.lo, N), _mm256_slli_epi16(v.hi, N)};
+}
+inline ShortVec sor(ShortVec a, ShortVec b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+template <int N>
+ShortVec sright_unsigned(ShortVec v) {
+    return {_mm256_srli_epi16(v.lo, N), _mm256_srli_epi16(v.hi, N)};
+}
+inline ShortVec sload_twice(const int16_t* p) {
+    const auto twice = [](const int16_t* eight) {
+        const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(eight)));
+        return _mm256_or_si256(_mm256_slli_epi32(wide, 16), wide);
+    };
+    return {twice(p), twice(p + 8)};
+}
 
 }  // namespace ramet

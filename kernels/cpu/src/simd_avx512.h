@@ -2,13 +2,15 @@
 #pragma once
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "layout.h"
 
 namespace ramet {
 
 using Vec = __m512;
 using IntVec = __m512i;
-using Bytes = __m512i;
+using ShortVec = __m512i;
 constexpr int kVectorRegisters = 32;
 
 inline Vec vload(const float* p) { return _mm512_loadu_ps(p); }
@@ -40,25 +42,61 @@ inline Vec vload_half(const half_t* p) {
 inline void vstore_half(half_t* p, Vec v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-inline void vstore_int8(int8_t* p, Vec v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
-}
 inline Vec vfrom_int(IntVec v) { return _mm512_cvtepi32_ps(v); }
 
-inline Bytes bytes_load(const uint8_t* p) { return _mm512_loadu_si512(p); }
-inline Bytes low_nibbles(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
-inline Bytes high_nibbles(Bytes v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)); }
+inline IntVec ivload(const int32_t* p) { return _mm512_loadu_si512(p); }
+inline IntVec ivset(int32_t x) { return _mm512_set1_epi32(x); }
+inline IntVec ivadd(IntVec a, IntVec b) { return _mm512_add_epi32(a, b); }
+inline IntVec ivsub(IntVec a, IntVec b) { return _mm512_sub_epi32(a, b); }
+template <int N>
+IntVec ivleft(IntVec v) {
+    return _mm512_slli_epi32(v, N);
+}
 
-// Unsigned weights times signed activations; the sum starts at what takes the weights' offset back out.
-struct DotVnni {
-    static IntVec begin(int32_t correction) { return _mm512_set1_epi32(correction); }
-    static IntVec step(IntVec acc, Bytes weights, int32_t four_inputs) {
-        return _mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(four_inputs));
+inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integers) {
+    const __m512i x = _mm512_add_epi32(_mm512_cvtps_epi32(integers), _mm512_set1_epi32(1 << kInputOffsetBits));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.bytes.high[row] + input), _mm512_cvtepi32_epi8(_mm512_srli_epi32(x, 8)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.bytes.low[row] + input), _mm512_cvtepi32_epi8(x));
+}
+
+// Sums of the upper and the lower bytes of activations; the offset that makes them unsigned is taken out at the end.
+struct Products {
+    struct Acc {
+        IntVec high, low;
+    };
+    using Weights = __m512i;
+    static Acc begin() { return {ivset(0), ivset(0)}; }
+    static Weights load(const int8_t* step) { return _mm512_load_si512(step); }
+    static Acc step(Acc acc, Weights weights, const ActivationChunk& chunk, int row, int step) {
+        const auto four = [step](const uint8_t* inputs) {
+            int32_t x;
+            std::memcpy(&x, inputs + 4 * step, sizeof x);
+            return _mm512_set1_epi32(x);
+        };
+        return {_mm512_dpbusd_epi32(acc.high, four(chunk.bytes.high[row]), weights),
+                _mm512_dpbusd_epi32(acc.low, four(chunk.bytes.low[row]), weights)};
     }
-    static IntVec end(IntVec acc, int32_t) { return acc; }
-    using Acc = IntVec;
+    static IntVec end(Acc acc, IntVec sums) { return ivsub(ivadd(ivleft<8>(acc.high), acc.low), ivleft<kInputOffsetBits>(sums)); }
 };
-using Dot4 = DotVnni;
-using Dot8 = DotVnni;
+
+inline ShortVec sload(const void* p) { return _mm512_loadu_si512(p); }
+inline void sstore(void* p, ShortVec v) { _mm512_storeu_si512(p, v); }
+inline ShortVec sset(int16_t x) { return _mm512_set1_epi16(x); }
+inline ShortVec sadd(ShortVec a, ShortVec b) { return _mm512_add_epi16(a, b); }
+inline ShortVec smul(ShortVec a, ShortVec b) { return _mm512_mullo_epi16(a, b); }
+inline ShortVec sand(ShortVec a, ShortVec b) { return _mm512_and_si512(a, b); }
+inline ShortVec sor(ShortVec a, ShortVec b) { return _mm512_or_si512(a, b); }
+template <int N>
+ShortVec sleft(ShortVec v) {
+    return _mm512_slli_epi16(v, N);
+}
+template <int N>
+ShortVec sright_unsigned(ShortVec v) {
+    return _mm512_srli_epi16(v, N);
+}
+inline ShortVec sload_twice(const int16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_or_si512(_mm512_slli_epi32(wide, 16), wide);
+}
 
 }  // namespace ramet

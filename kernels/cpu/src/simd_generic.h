@@ -1,12 +1,8 @@
-// The vector interface of simd.h in the compiler's own vectors (GCC and Clang), for every other processor. On ARM with
-// the dot-product extension the group sums use it; that path is compiled, but has not been run on such a machine.
+// The vector interface of simd.h in the compiler's own vectors (GCC and Clang), for every other processor. It has been
+// compiled for ARM, but not run there.
 #pragma once
 #include <cmath>
 #include <cstring>
-
-#if defined(__ARM_FEATURE_DOTPROD)
-#include <arm_neon.h>
-#endif
 
 #include "layout.h"
 
@@ -14,7 +10,8 @@ namespace ramet {
 
 typedef float Vec __attribute__((vector_size(64)));
 typedef int32_t IntVec __attribute__((vector_size(64)));
-typedef uint8_t Bytes __attribute__((vector_size(64)));
+typedef int16_t ShortVec __attribute__((vector_size(64)));
+typedef uint16_t UnsignedShortVec __attribute__((vector_size(64)));
 #if defined(__ARM_NEON)
 constexpr int kVectorRegisters = 8;
 #else
@@ -111,53 +108,77 @@ inline Vec vload_half(const half_t* p) {
 inline void vstore_half(half_t* p, Vec v) {
     for (int lane = 0; lane < kLanes; ++lane) p[lane] = float_to_half(v[lane]);
 }
-inline void vstore_int8(int8_t* p, Vec v) {
-    const IntVec rounded = vto_int(vround(v));
-    for (int lane = 0; lane < kLanes; ++lane) p[lane] = static_cast<int8_t>(rounded[lane]);
-}
 inline Vec vfrom_int(IntVec v) { return __builtin_convertvector(v, Vec); }
 
-inline Bytes bytes_load(const uint8_t* p) {
-    Bytes v;
+inline IntVec ivload(const int32_t* p) {
+    IntVec v;
     std::memcpy(&v, p, sizeof v);
     return v;
 }
-inline Bytes low_nibbles(Bytes v) { return v & 15; }
-inline Bytes high_nibbles(Bytes v) { return v >> 4; }
-
-#if defined(__ARM_FEATURE_DOTPROD)
-inline IntVec dot_step(IntVec acc, Bytes weights, int32_t four_inputs) {
-    const int8x16_t inputs = vreinterpretq_s8_s32(vdupq_n_s32(four_inputs));
-    int32x4_t sums[4];
-    int8x16_t parts[4];
-    std::memcpy(sums, &acc, sizeof sums);
-    std::memcpy(parts, &weights, sizeof parts);
-    for (int i = 0; i < 4; ++i) sums[i] = vdotq_s32(sums[i], parts[i], inputs);
-    std::memcpy(&acc, sums, sizeof acc);
-    return acc;
+inline IntVec ivset(int32_t x) { return IntVec{} + x; }
+inline IntVec ivadd(IntVec a, IntVec b) { return a + b; }
+inline IntVec ivsub(IntVec a, IntVec b) { return a - b; }
+template <int N>
+IntVec ivleft(IntVec v) {
+    return v * (1 << N);
 }
-#else
-inline IntVec dot_step(IntVec acc, Bytes weights, int32_t four_inputs) {
-    int8_t inputs[4], values[64];
-    std::memcpy(inputs, &four_inputs, sizeof inputs);
-    std::memcpy(values, &weights, sizeof values);
-    for (int lane = 0; lane < kLanes; ++lane)
-        for (int i = 0; i < 4; ++i) acc[lane] += values[4 * lane + i] * inputs[i];
-    return acc;
-}
-#endif
 
-struct Dot4 {
+inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integers) {
+    const IntVec x = vto_int(integers);
+    int16_t* values = chunk.values[row] + input;
+    for (int lane = 0; lane < kLanes; lane += 4) {
+        values[lane] = static_cast<int16_t>(x[lane]);
+        values[lane + 1] = static_cast<int16_t>(x[lane + 2]);
+        values[lane + 2] = static_cast<int16_t>(x[lane + 1]);
+        values[lane + 3] = static_cast<int16_t>(x[lane + 3]);
+    }
+}
+
+struct Products {
     using Acc = IntVec;
-    static Acc begin(int32_t correction) { return IntVec{} + correction; }
-    static Acc step(Acc acc, Bytes weights, int32_t four_inputs) { return dot_step(acc, weights, four_inputs); }
-    static IntVec end(Acc acc, int32_t) { return acc; }
+    using Weights = const int8_t*;
+    static Acc begin() { return IntVec{}; }
+    static Weights load(const int8_t* step) { return step; }
+    static Acc step(Acc acc, Weights weights, const ActivationChunk& chunk, int row, int step) {
+        const int16_t* x = chunk.values[row] + 4 * step;
+        int32_t sums[kLanes];
+        for (int lane = 0; lane < kLanes; ++lane) {
+            const int8_t* w = weights + 4 * lane;
+            sums[lane] = w[0] * x[0] + w[1] * x[2] + w[2] * x[1] + w[3] * x[3];
+        }
+        return acc + ivload(sums);
+    }
+    static IntVec end(Acc acc, IntVec) { return acc; }
 };
-struct Dot8 {
-    using Acc = IntVec;
-    static Acc begin(int32_t) { return IntVec{}; }
-    static Acc step(Acc acc, Bytes weights, int32_t four_inputs) { return dot_step(acc, weights ^ 0x80, four_inputs); }
-    static IntVec end(Acc acc, int32_t) { return acc; }
-};
+
+inline ShortVec sload(const void* p) {
+    ShortVec v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void sstore(void* p, ShortVec v) { std::memcpy(p, &v, sizeof v); }
+inline ShortVec sset(int16_t x) { return ShortVec{} + x; }
+// Sums and products wrap: unsigned lanes do so by definition.
+inline ShortVec sadd(ShortVec a, ShortVec b) {
+    return reinterpret_cast<ShortVec>(reinterpret_cast<UnsignedShortVec>(a) + reinterpret_cast<UnsignedShortVec>(b));
+}
+inline ShortVec smul(ShortVec a, ShortVec b) {
+    return reinterpret_cast<ShortVec>(reinterpret_cast<UnsignedShortVec>(a) * reinterpret_cast<UnsignedShortVec>(b));
+}
+inline ShortVec sand(ShortVec a, ShortVec b) { return a & b; }
+inline ShortVec sor(ShortVec a, ShortVec b) { return a | b; }
+template <int N>
+ShortVec sleft(ShortVec v) {
+    return reinterpret_cast<ShortVec>(reinterpret_cast<UnsignedShortVec>(v) << N);
+}
+template <int N>
+ShortVec sright_unsigned(ShortVec v) {
+    return reinterpret_cast<ShortVec>(reinterpret_cast<UnsignedShortVec>(v) >> N);
+}
+inline ShortVec sload_twice(const int16_t* p) {
+    ShortVec v;
+    for (int lane = 0; lane < kLanes; ++lane) v[2 * lane] = v[2 * lane + 1] = p[lane];
+    return v;
+}
 
 }  // namespace ramet

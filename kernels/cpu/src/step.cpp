@@ -74,15 +74,16 @@ void Model::prepare(const ramet_step& step) {
     const int num_tokens = step.num_tokens;
     hidden_.resize(static_cast<size_t>(num_tokens) * config_.hidden_size);
     qkv_.resize(static_cast<size_t>(num_tokens) * qkv_size());
+    mixed_.resize(static_cast<size_t>(num_tokens) * attention_size());
+    gated_.resize(static_cast<size_t>(num_tokens) * config_.intermediate_size);
     normed_.resize(num_tokens, config_.hidden_size);
-    mixed_.resize(num_tokens, attention_size());
-    gated_.resize(num_tokens, config_.intermediate_size);
+    mixed_acts_.resize(num_tokens, attention_size());
+    gated_acts_.resize(num_tokens, config_.intermediate_size);
     if (static_cast<int>(scratch_.size()) < step.num_threads) scratch_ = std::vector<ThreadScratch>(step.num_threads);
     const int largest = std::max({config_.hidden_size, attention_size(), config_.intermediate_size});
     for (ThreadScratch& scratch : scratch_) {
-        scratch.row.resize(largest);
-        scratch.weights.resize(2 * (largest / kGroup));
-        scratch.gated.resize(static_cast<size_t>(num_tokens) * kGroup);
+        scratch.row.resize(config_.hidden_size);
+        scratch.product.resize(largest);
         scratch.attention_rows(config_.head_dim);
     }
     for (std::atomic<int>& item : next_items_) item.store(0, std::memory_order_relaxed);
@@ -122,13 +123,17 @@ void Model::run_layer(const ramet_step& step, int layer_idx, const Member& membe
     end_phase(kPhasePointwise);
     attend(step, layer_idx, member);
     end_phase(kPhaseAttention);
-    add_product(layer.output, mixed_, num_tokens, member);
+    quantize(mixed_, attention_size(), tokens, mixed_acts_);
+    end_phase(kPhasePointwise);
+    add_product(layer.output, mixed_acts_, num_tokens, member);
     end_phase(kPhaseLinear);
     normalize(layer.post_attention_norm, nullptr, tokens, scratch);
     end_phase(kPhasePointwise);
     gate_up(layer.gate_up, num_tokens, member);
     end_phase(kPhaseLinear);
-    add_product(layer.down, gated_, num_tokens, member);
+    quantize(gated_, config_.intermediate_size, tokens, gated_acts_);
+    end_phase(kPhasePointwise);
+    add_product(layer.down, gated_acts_, num_tokens, member);
     end_phase(kPhaseLinear);
 }
 
@@ -144,8 +149,12 @@ void Model::normalize(const float* norm, const int32_t* rows, Range tokens, Thre
     for (int t = tokens.begin; t < tokens.end; ++t) {
         const int row = rows == nullptr ? t : rows[t];
         rms_norm(&hidden_[static_cast<size_t>(row) * size], norm, size, config_.norm_eps, scratch.row.data());
-        normed_.quantize(scratch.row.data(), t, 0, size / kGroup);
+        normed_.quantize(scratch.row.data(), t);
     }
+}
+
+void Model::quantize(const AlignedArray<float>& rows, int size, Range tokens, Activations& acts) {
+    for (int t = tokens.begin; t < tokens.end; ++t) acts.quantize(&rows[static_cast<size_t>(t) * size], t);
 }
 
 void Model::project(const ramet_linear& linear, int num_tokens, const Member& member) {
@@ -157,7 +166,7 @@ void Model::project(const ramet_linear& linear, int num_tokens, const Member& me
             scatter(result, count, num_valid, &qkv_[token * stride + output], stride,
                     [&](Vec value, const float*, int i) { return vadd(value, vload(bias.values + i)); });
         };
-        multiply_pairs(part, normed_, num_tokens, pairs, scratch_[member.thread].weights.data(), finish);
+        multiply_pairs(part, normed_, num_tokens, pairs, scratch_[member.thread].product, finish);
     });
 }
 
@@ -190,7 +199,7 @@ void Model::attend(const ramet_step& step, int layer_idx, const Member& member) 
                                 layers_[layer_idx].sliding_window,
                                 qkv_.data(),
                                 qkv_size()};
-    const int group = group_heads(), num_groups = group * config_.head_dim / kGroup;
+    const int width = group_heads() * config_.head_dim;
     const int num_items = static_cast<int>(plan_.tiles().size()) * config_.num_kv_heads;
     for (;;) {  // the last tiles of a prompt have most keys: they go first
         const int item = num_items - 1 - next_items_[layer_idx].fetch_add(1, std::memory_order_relaxed);
@@ -199,8 +208,8 @@ void Model::attend(const ramet_step& step, int layer_idx, const Member& member) 
         const AttentionRows rows = attend_item(args, tile_idx, kv_head, scratch_[member.thread]);
         const AttentionTile& tile = plan_.tiles()[tile_idx];
         for (int t = 0; t < tile.count; ++t)
-            mixed_.quantize(rows.outputs + t * group * config_.head_dim, plan_.token(tile.first + t).row,
-                            kv_head * num_groups, num_groups);
+            std::memcpy(&mixed_[static_cast<size_t>(plan_.token(tile.first + t).row) * attention_size() + kv_head * width],
+                        rows.outputs + t * width, width * sizeof(float));
     }
 }
 
@@ -214,30 +223,24 @@ void Model::add_product(const ramet_linear& linear, const Activations& acts, int
                 return vadd(vload(y), vadd(value, vload(bias.values + i)));
             });
         };
-        multiply_pairs(part, acts, num_tokens, pairs, scratch_[member.thread].weights.data(), finish);
+        multiply_pairs(part, acts, num_tokens, pairs, scratch_[member.thread].product, finish);
     });
 }
 
-// A pair of the matrix is 16 gates and their 16 ups. Two pairs make a group of 32, which is quantised at once.
+// A pair of the matrix is 16 gates and their 16 ups.
 void Model::gate_up(const ramet_linear& linear, int num_tokens, const Member& member) {
     const PackedMatrix matrix = as_packed(linear.parts[0]);
-    const Range groups = member.share(config_.intermediate_size / kGroup);
-    ThreadScratch& scratch = scratch_[member.thread];
-    for (int group = groups.begin; group < groups.end; ++group) {
-        for (int half = 0; half < 2; ++half) {
-            const int pair = 2 * group + half;
-            const PairBias bias(linear.bias, pair * kPair, kPair);
-            multiply_pairs(matrix, normed_, num_tokens, {pair, pair + 1}, scratch.weights.data(),
-                           [&](int, int token, int count, const PairResult& result) {
-                               for (int t = 0; t < count; ++t) {
-                                   const Vec gate = vadd(vload(result.values[t]), vload(bias.values));
-                                   const Vec up = vadd(vload(result.values[t] + kLanes), vload(bias.values + kLanes));
-                                   vstore(&scratch.gated[(token + t) * kGroup + half * kLanes], silu_mul(gate, up));
-                               }
-                           });
+    const size_t stride = config_.intermediate_size;
+    const auto finish = [&](int pair, int token, int count, const PairResult& result) {
+        const PairBias bias(linear.bias, pair * kPair, kPair);
+        for (int t = 0; t < count; ++t) {
+            const Vec gate = vadd(vload(result.values[t]), vload(bias.values));
+            const Vec up = vadd(vload(result.values[t] + kLanes), vload(bias.values + kLanes));
+            vstore(&gated_[(token + t) * stride + pair * kLanes], silu_mul(gate, up));
         }
-        for (int t = 0; t < num_tokens; ++t) gated_.quantize(&scratch.gated[t * kGroup], t, group, 1);
-    }
+    };
+    multiply_pairs(matrix, normed_, num_tokens, member.share(config_.intermediate_size / kLanes),
+                   scratch_[member.thread].product, finish);
 }
 
 void Model::compute_logits(const ramet_step& step, const Member& member) {
@@ -249,7 +252,7 @@ void Model::compute_logits(const ramet_step& step, const Member& member) {
                 [](Vec value, const float*, int) { return value; });
     };
     multiply_pairs(matrix, normed_, step.num_logit_rows, member.share(ceil_div(matrix.num_outputs, kPair)),
-                   scratch_[member.thread].weights.data(), finish);
+                   scratch_[member.thread].product, finish);
 }
 
 void Model::lap(Phase phase, int thread) {

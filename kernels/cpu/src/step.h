@@ -5,11 +5,12 @@
 //          norm, quantise          tokens shared out among the threads     | barrier
 //          query, key, value       outputs shared out                      | barrier
 //          rotate, store           tokens                                  | barrier
-//          attention, quantise     tiles x kv heads, taken from a counter  | barrier
+//          attention               tiles x kv heads, taken from a counter  | barrier
+//          quantise                tokens                                  | barrier
 //          output += residual      outputs                                 | barrier
 //          norm, quantise          tokens                                  | barrier
-//          gate, up, silu, quantise   outputs: a thread finishes whole groups of 32, so no barrier before quantising
-//                                                                          | barrier
+//          gate, up, silu          outputs                                 | barrier
+//          quantise                tokens                                  | barrier
 //          down += residual        outputs                                 | barrier
 //      norm, lm_head for the rows whose logits are wanted
 #pragma once
@@ -46,6 +47,7 @@ private:
     void project(const ramet_linear& linear, int num_tokens, const Member& member);
     void rotate_and_store(const ramet_step& step, int layer_idx, Range tokens);
     void attend(const ramet_step& step, int layer_idx, const Member& member);
+    void quantize(const AlignedArray<float>& rows, int size, Range tokens, Activations& acts);
     void add_product(const ramet_linear& linear, const Activations& acts, int num_tokens, const Member& member);
     void gate_up(const ramet_linear& linear, int num_tokens, const Member& member);
     void compute_logits(const ramet_step& step, const Member& member);
@@ -61,9 +63,11 @@ private:
     AttentionPlan plan_;
     AlignedArray<float> hidden_;  // [tokens][hidden_size]
     AlignedArray<float> qkv_;     // [tokens][qkv_size]
-    Activations normed_;          // hidden states after a norm
-    Activations mixed_;           // what attention gives
-    Activations gated_;           // silu(gate) * up
+    AlignedArray<float> mixed_;   // [tokens][attention_size], what attention gives
+    AlignedArray<float> gated_;   // [tokens][intermediate_size], silu(gate) * up
+    Activations normed_;          // inputs of products: hidden states after a norm,
+    Activations mixed_acts_;      // mixed_,
+    Activations gated_acts_;      // gated_
     std::vector<ThreadScratch> scratch_;
     std::vector<std::atomic<int>> next_items_;  // of each layer's attention
     double times_[RAMET_NUM_PHASES] = {};
