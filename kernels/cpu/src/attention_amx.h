@@ -52,19 +52,29 @@ inline void pack_queries(const AttentionRows& rows, int head_dim) {
     }
 }
 
-// Tiles of one block's keys, one for each 32 dimensions. keys: [dim][16 slots].
-inline void pack_keys(const half_t* keys, int head_dim, Tile* tiles) {
+inline void prefetch(const half_t* line) { _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0); }
+
+// Tiles of one block's keys, one for each 32 dimensions. keys: [dim][16 slots]. Meanwhile `ahead`, the block that is needed
+// next, is fetched from memory: a line for each line.
+inline void pack_keys(const half_t* keys, const half_t* ahead, int head_dim, Tile* tiles) {
     bf16_t* out = tiles[0][0];
-    for (int d = 0; d < head_dim; d += 2, keys += 2 * kLanes, out += kDepth) store_pairs(out, keys, keys + kLanes);
+    for (int d = 0; d < head_dim; d += 2, keys += 2 * kLanes, ahead += 2 * kLanes, out += kDepth) {
+        prefetch(ahead);
+        store_pairs(out, keys, keys + kLanes);
+    }
     for (int d = head_dim; d % kDepth != 0; d += 2, out += kDepth) _mm512_store_si512(out, _mm512_setzero_si512());
 }
 
 // Tiles of two blocks' values, one for each 16 dimensions, which lie `stride` tiles apart. values: [16 slots][dim].
 template <int D>
-void pack_values(const half_t* first, const half_t* second, int any_dim, Tile* tiles, int stride) {
+void pack_values(const half_t* const* values, const half_t* const* ahead, int any_dim, Tile* tiles, int stride) {
     const int head_dim = width_of<D>(any_dim);
-    for (int slot = 0; slot < kLanes; ++slot, first += head_dim, second += head_dim)
-        for (int d = 0; d < head_dim; d += kLanes) store_pairs(tiles[d / kLanes * stride][slot], first + d, second + d);
+    for (int slot = 0; slot < kLanes; ++slot)
+        for (int d = 0; d < head_dim; d += kLanes) {
+            const int at = slot * head_dim + d, half_line = at / kLanes % 2;
+            prefetch(ahead[half_line] + at);
+            store_pairs(tiles[d / kLanes * stride][slot], values[0] + at, values[1] + at);
+        }
 }
 
 // The product a[16][depth * 32] times N columns of `depth` tiles, left in tile registers 0 to N - 1; an instruction names
@@ -162,12 +172,12 @@ public:
         Chunk chunk = chunks.at(chunks.begin);
         pack_chunk_keys(chunk);
         for (int i = chunks.begin; i < chunks.end; ++i) {
+            const Chunk next = i + 1 < chunks.end ? chunks.at(i + 1) : Chunk{};
             overlap(scores_of(0, chunk), [&] {
-                pack_chunk_values(chunk);
+                pack_chunk_values(chunk, next);
                 if (i > chunks.begin) add_sums(num_tiles_ - 1);
             });
             for (int tile = 0; tile < num_tiles_; ++tile) attend_tile(tile, chunk);
-            const Chunk next = i + 1 < chunks.end ? chunks.at(i + 1) : Chunk{};
             overlap(sums_of(num_tiles_ - 1, chunk), [&] { pack_chunk_keys(next); });
             if (num_tiles_ > 1) add_sums(num_tiles_ - 2);
             chunk = next;
@@ -201,13 +211,17 @@ private:
     float* sums(int tile) const { return sums_ + tile % 2 * kTileRows * head_dim_; }
 
     void pack_chunk_keys(const Chunk& chunk) {
-        for (int p = 0; p < chunk.num_blocks; ++p) pack_keys(chunk.keys[p], head_dim_, keys_ + p * key_depth());
+        for (int p = 0; p < chunk.num_blocks; ++p)
+            pack_keys(chunk.keys[p], chunk.values[p], head_dim_, keys_ + p * key_depth());
     }
 
-    void pack_chunk_values(const Chunk& chunk) {
-        for (int pair = 0; pair < chunk.num_pairs(); ++pair)
-            pack_values<D>(chunk.values[2 * pair], chunk.values[2 * pair + 1], head_dim_, values_ + pair,
-                           chunk.num_pairs());
+    void pack_chunk_values(const Chunk& chunk, const Chunk& next) {
+        const int num_pairs = chunk.num_pairs();
+        for (int pair = 0; pair < num_pairs; ++pair) {
+            const half_t* const* values = chunk.values + 2 * pair;
+            const half_t* const* ahead = 2 * pair + 1 < next.num_blocks ? next.keys + 2 * pair : values;
+            pack_values<D>(values, ahead, head_dim_, values_ + pair, num_pairs);
+        }
     }
 
     Product scores_of(int tile, const Chunk& chunk) const {
