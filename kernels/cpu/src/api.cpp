@@ -120,6 +120,7 @@ int32_t ramet_attention(const ramet_step* step, const float* query, const float*
         const int width = num_heads * head_dim;
         const AttentionArgs args = {&plan, tables, kv, 0, num_heads, sliding_window, query, width};
         const int group = num_heads / num_kv_heads;
+        amx::begin_thread();
         for (int item = 0; item < static_cast<int>(plan.tiles().size()) * num_kv_heads; ++item) {
             const int tile_idx = item / num_kv_heads, kv_head = item % num_kv_heads;
             const AttentionRows rows = attend_item(args, tile_idx, kv_head, scratch);
@@ -128,6 +129,7 @@ int32_t ramet_attention(const ramet_step* step, const float* query, const float*
                 std::copy_n(rows.outputs + t * group * head_dim, group * head_dim,
                             out + plan.token(tile.first + t).row * width + kv_head * group * head_dim);
         }
+        amx::end_thread();
     });
 }
 

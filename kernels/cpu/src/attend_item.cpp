@@ -8,18 +8,24 @@
 
 namespace ramet {
 
+// The matrix unit computes 16 rows from any row on, and may so pass the last one by 15.
 AttentionRows ThreadScratch::attention_rows(int head_dim) {
-    rows.resize(static_cast<size_t>(kMaxTileRows) * (2 * head_dim + kChunk + 2) + kChunk * head_dim);
+    constexpr size_t kSpareRows = 15, kRows = kMaxTileRows + kSpareRows;
+    const size_t packed_size = kRows * round_up(head_dim, kDepth) * sizeof(bf16_t) / sizeof(float);
+    const size_t row_size = 2 * head_dim + kChunk + kLanes + 2;
+    rows.resize(kRows * row_size + packed_size + chunk_room(head_dim));
     limits.resize(2 * kMaxTileRows);
     float* at = rows.data();
-    AttentionRows result;
     const auto take = [&at](size_t count) { return (at += count) - count; };
-    result.queries = take(static_cast<size_t>(kMaxTileRows) * head_dim);
-    result.outputs = take(static_cast<size_t>(kMaxTileRows) * head_dim);
-    result.scores = take(static_cast<size_t>(kMaxTileRows) * kChunk);
-    result.converted = take(static_cast<size_t>(kChunk) * head_dim);
-    result.maxima = take(kMaxTileRows);
-    result.totals = take(kMaxTileRows);
+    AttentionRows result;
+    result.queries = take(kRows * head_dim);
+    result.packed_queries = reinterpret_cast<bf16_t*>(take(packed_size));
+    result.outputs = take(kRows * head_dim);
+    result.scores = take(kRows * kChunk);
+    result.totals = take(kRows * kLanes);
+    result.chunk = take(chunk_room(head_dim));
+    result.maxima = take(kRows);
+    result.factors = take(kRows);
     result.first_keys = limits.data();
     result.end_keys = limits.data() + kMaxTileRows;
     return result;
@@ -27,31 +33,39 @@ AttentionRows ThreadScratch::attention_rows(int head_dim) {
 
 namespace {
 
-// Query heads of `kv_head` for the tile's tokens, scaled; and which keys each row sees.
+// A query as attention.h wants it: scaled for a softmax of powers of two, free of denormal numbers, rounded.
+Vec prepare_query(Vec query, Vec scale) {
+    const Vec scaled = vmul(query, scale);
+    return vround_bf16(vzero_below(scaled, vabs(scaled), vset(kTinyQuery)));
+}
+
+// Query heads of `kv_head` for the tile's tokens; and which keys each row sees.
 void gather_rows(const AttentionArgs& args, const AttentionTile& tile, int kv_head, AttentionRows& rows) {
     const int head_dim = args.kv.head_dim, group = args.num_heads / args.kv.num_kv_heads;
-    const Vec scale = vset(1.0f / std::sqrt(static_cast<float>(head_dim)));
+    constexpr float kLog2E = 1.44269504f;
+    const Vec scale = vset(kLog2E / std::sqrt(static_cast<float>(head_dim)));
     for (int t = 0; t < tile.count; ++t) {
         const AttentionToken& token = args.plan->token(tile.first + t);
         const float* query = args.query + static_cast<size_t>(token.row) * args.query_stride + kv_head * group * head_dim;
         for (int i = 0; i < group * head_dim; i += kLanes) {
-            vstore(rows.queries + t * group * head_dim + i, vmul(vload(query + i), scale));
+            vstore(rows.queries + t * group * head_dim + i, prepare_query(vload(query + i), scale));
             vstore(rows.outputs + t * group * head_dim + i, vzero());
         }
         for (int r = t * group; r < (t + 1) * group; ++r) {
-            rows.maxima[r] = kMasked;
-            rows.totals[r] = 0.0f;
+            rows.maxima[r] = kLowestMaximum;
+            vstore(rows.totals + r * kLanes, vzero());
             rows.end_keys[r] = token.num_keys;
             rows.first_keys[r] = args.sliding_window > 0 ? std::max(0, token.num_keys - args.sliding_window) : 0;
         }
     }
     rows.num_rows = tile.count * group;
+    pack_queries(rows, head_dim);
 }
 
 // Divides each row's output by its total.
 void normalize_rows(const AttentionRows& rows, int head_dim) {
     for (int r = 0; r < rows.num_rows; ++r) {
-        const Vec inverse = vset(1.0f / rows.totals[r]);
+        const Vec inverse = vset(1.0f / vsum(vload(rows.totals + r * kLanes)));
         float* output = rows.outputs + r * head_dim;
         for (int d = 0; d < head_dim; d += kLanes) vstore(output + d, vmul(vload(output + d), inverse));
     }

@@ -8,17 +8,39 @@
 //                   `---- common chunks ---'  `tails'
 //
 // A work item is one tile and one kv head. Its rows (tokens x query heads of that kv head) go through the common run
-// together: a block of keys is converted from fp16 once and used for up to 48 rows. Then each sequence of the tile goes
+// together: a block of keys is converted from fp16 once and used for up to 64 rows. Then each sequence of the tile goes
 // through the rest of its own blocks. Decoding a batch behind a shared prefix, a chunk of a prompt and a single token are
 // all this one case.
 //
 // A row walks its keys in chunks of 64 (4 blocks), from position 0, with one online softmax update a chunk (Milakov and
-// Gimelshein 2018; Dao et al., FlashAttention, 2022, algorithm 1). Where a chunk begins never depends on the tile, masked
-// keys add exact zeros, and each sum runs over keys or dimensions in their order. So a row's result has the same bits
-// alone, batched, shared or chunked, and no merge of partial results is needed.
+// Gimelshein 2018; Dao et al., FlashAttention, 2022, algorithm 1). Where a chunk begins never depends on the tile and
+// masked keys add exact zeros. So a row's result has the same bits alone, batched, shared or chunked, and no merge of
+// partial results is needed.
+//
+// ARITHMETIC. Queries, keys, values and softmax weights are rounded to bf16, products are exact and sums fp32. Every kernel
+// follows the order in which the matrix unit (amx.h) adds, so they all give the same bits: a product of 32 terms is two
+// chains of 16 fused multiply-adds from zero, "even" and "odd", whose sum is then added to the result.
+//
+//      score = 0                                       for each 32 dimensions (d odd, even: of those):
+//              even = fma(q[d], k[d], even)                d = 0, 2, ... 30
+//              odd  = fma(q[d], k[d], odd)                 d = 1, 3, ... 31
+//              score += even + odd
+//
+//      weight[key] = bf16(2^(score - maximum))         maximum: the largest score up to this chunk. Queries are scaled
+//                                                      such that the softmax is one of powers of two.
+//
+//      sum[d] = 0                                      for each two blocks of the chunk, first and second:
+//              even = fma(weight[i], v[i][d], even)        i = 0 ... 15, the keys of the first block
+//              odd  = fma(weight[i], v[i][d], odd)         i = 0 ... 15, the keys of the second
+//              sum[d] += even + odd
+//      output[d] = fma(output[d], factor, sum[d])      factor = 2^(maximum before - maximum), 1 if it is the same
+//
+//      total[i] = total[i] * factor + the weights of slot i of each block; the 16 totals are added after the last chunk
+//
+// A chunk with fewer blocks, or dimensions that are no multiple of 32, go on as if zeros followed, which changes no bit.
+// The matrix unit takes denormal numbers for zeros. There are none: what is smaller than 1e-20 (kTinyQuery) or 2^-66
+// (kTinyWeight) is made zero, and keys and values were fp16.
 #pragma once
-#include <algorithm>
-
 #include "aligned.h"
 #include "simd.h"
 
@@ -28,7 +50,14 @@ constexpr int kChunkBlocks = 4;
 constexpr int kChunk = kChunkBlocks * kLanes;
 constexpr int kMaxTileTokens = 16;
 constexpr int kMaxTileRows = 64;
+constexpr int kDepth = 32;  // terms of two chains
+
+// A row's maximum before its first key, and a masked key's score: so far below that the key's weight is zero.
+constexpr float kLowestMaximum = -1e29f;
 constexpr float kMasked = -1e30f;
+constexpr float kTinyQuery = 1e-20f;
+
+using bf16_t = uint16_t;  // the upper half of an fp32
 
 struct KVLayout {
     half_t* data;
@@ -45,20 +74,37 @@ struct KVLayout {
 // Rows of one kv head on their way through the keys.
 struct AttentionRows {
     int num_rows = 0;
-    float* queries;  // [rows][dim], scaled
-    float* scores;   // [rows][kChunk]
-    float* outputs;  // [rows][dim]
-    float* maxima;   // [rows]
-    float* totals;   // [rows]
-    int* first_keys;  // [rows] positions a row sees: first_keys <= position < end_keys
+    float* queries;          // [rows][dim], scaled, rounded to bf16
+    bf16_t* packed_queries;  // [rows][dim, padded with zeros to a multiple of kDepth]: for the matrix unit
+    float* outputs;          // [rows][dim]
+    float* scores;           // [rows][kChunk] of one chunk; later its weights
+    float* maxima;           // [rows]
+    float* factors;          // [rows] what the chunk's new maximum multiplies output and totals with
+    float* totals;           // [rows][kLanes]
+    int* first_keys;         // [rows] positions a row sees: first_keys <= position < end_keys
     int* end_keys;
-    float* converted;  // room for the keys or values of one chunk
+    float* chunk;            // room for what a kernel makes of one chunk's keys and values
 
     AttentionRows from(int row, int count, int head_dim) const {
-        return {count,        queries + row * head_dim, scores + row * kChunk, outputs + row * head_dim, maxima + row,
-                totals + row, first_keys + row,         end_keys + row,        converted};
+        return {count,
+                queries + row * head_dim,
+                packed_queries + row * round_up(head_dim, kDepth),
+                outputs + row * head_dim,
+                scores + row * kChunk,
+                maxima + row,
+                factors + row,
+                totals + row * kLanes,
+                first_keys + row,
+                end_keys + row,
+                chunk};
     }
 };
+
+// Floats that AttentionRows::chunk has room for.
+size_t chunk_room(int head_dim);
+
+// Makes packed_queries of queries, where this machine's kernel wants them.
+void pack_queries(const AttentionRows& rows, int head_dim);
 
 // Attention of `rows` over the blocks of one sequence: chunks from `first_chunk` on up to the last key any of the rows
 // sees. Chunks before every row's window are skipped. `end_key` is the largest of the rows' end_keys, or where a run of

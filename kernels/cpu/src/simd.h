@@ -15,6 +15,11 @@
 //   sload sstore sset sadd smul sand sor            ShortVec: 32 lanes of int16, modulo 2^16
 //   sleft<N> sright_unsigned<N>                     shifts by N bits
 //   sload_twice                                     16 values, each in two neighbouring lanes
+//   For attention, whose operands are bf16:
+//   vround_bf16              to the nearest bf16, ties to even; the result is still fp32. NaN stays NaN
+//   vany_above(a, b)         whether a > b in any lane
+//   vzero_below(v, x, limit) v, but zero in lanes where x < limit
+//   vshift_exponent(v, s)    v * 2^n by adding n to v's exponent, where s = n + 1.5 * 2^23: n is in the low bits of s
 // and how many registers it has for tiles: kVectorRegisters, counted in Vec.
 #pragma once
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)

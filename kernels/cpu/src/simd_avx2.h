@@ -152,4 +152,33 @@ inline ShortVec sload_twice(const int16_t* p) {
     return {twice(p), twice(p + 8)};
 }
 
+// bf16 is the upper half of an fp32. Adding just under half of its last place rounds to nearest; one more where the last
+// bit is odd sends ties to even.
+inline Vec vround_bf16(Vec v) {
+    const auto round = [](__m256 x) {
+        const __m256i bits = _mm256_castps_si256(x);
+        const __m256i is_odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        const __m256i bias = _mm256_add_epi32(is_odd, _mm256_set1_epi32(0x7FFF));
+        const __m256i is_number = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_ORD_Q));
+        const __m256i rounded = _mm256_add_epi32(bits, _mm256_and_si256(bias, is_number));
+        return _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(-0x10000)));
+    };
+    return {round(v.lo), round(v.hi)};
+}
+inline bool vany_above(Vec a, Vec b) {
+    const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ), hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ);
+    return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
+}
+inline Vec vzero_below(Vec v, Vec x, Vec limit) {
+    return {_mm256_and_ps(v.lo, _mm256_cmp_ps(x.lo, limit.lo, _CMP_NLT_UQ)),
+            _mm256_and_ps(v.hi, _mm256_cmp_ps(x.hi, limit.hi, _CMP_NLT_UQ))};
+}
+inline Vec vshift_exponent(Vec v, Vec shifted) {
+    const auto shift = [](__m256 x, __m256 s) {
+        const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(s), 23);
+        return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
+    };
+    return {shift(v.lo, shifted.lo), shift(v.hi, shifted.hi)};
+}
+
 }  // namespace ramet

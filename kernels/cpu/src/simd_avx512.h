@@ -99,4 +99,23 @@ inline ShortVec sload_twice(const int16_t* p) {
     return _mm512_or_si512(_mm512_slli_epi32(wide, 16), wide);
 }
 
+// bf16 is the upper half of an fp32. Adding just under half of its last place rounds to nearest; one more where the last
+// bit is odd sends ties to even.
+inline Vec vround_bf16(Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i bias = _mm512_add_epi32(is_odd, _mm512_set1_epi32(0x7FFF));
+    const __mmask16 is_number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
+    const __m512i rounded = _mm512_mask_add_epi32(bits, is_number, bits, bias);
+    return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-0x10000)));
+}
+inline bool vany_above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+inline Vec vzero_below(Vec v, Vec x, Vec limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), v);
+}
+inline Vec vshift_exponent(Vec v, Vec shifted) {
+    const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), exponent));
+}
+
 }  // namespace ramet

@@ -181,4 +181,22 @@ inline ShortVec sload_twice(const int16_t* p) {
     return v;
 }
 
+// bf16 is the upper half of an fp32. Adding just under half of its last place rounds to nearest; one more where the last
+// bit is odd sends ties to even.
+inline Vec vround_bf16(Vec v) {
+    const IntVec bits = reinterpret_cast<IntVec>(v);
+    const IntVec bias = ((bits >> 16) & 1) + 0x7FFF;
+    return reinterpret_cast<Vec>((bits + (bias & (v == v))) & -0x10000);
+}
+inline bool vany_above(Vec a, Vec b) {
+    const IntVec is_above = a > b;
+    int any = 0;
+    for (int lane = 0; lane < kLanes; ++lane) any |= is_above[lane];
+    return any != 0;
+}
+inline Vec vzero_below(Vec v, Vec x, Vec limit) { return vselect(x < limit, vzero(), v); }
+inline Vec vshift_exponent(Vec v, Vec shifted) {
+    return reinterpret_cast<Vec>(reinterpret_cast<IntVec>(v) + (reinterpret_cast<IntVec>(shifted) << 23));
+}
+
 }  // namespace ramet
