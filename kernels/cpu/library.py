@@ -110,6 +110,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "ramet_finish_matrix": (c_int32, (POINTER(Matrix), POINTER(Matrix), c_int32)),
     "ramet_unpack_rows": (None, (POINTER(Matrix), c_void_p, c_int32, c_void_p)),
     "ramet_multiply": (c_int32, (POINTER(Matrix), c_void_p, c_int32, c_void_p, c_int32)),
+    "ramet_quantize": (c_int32, (c_void_p, c_int32, c_int32, c_void_p)),
     "ramet_rms_norm": (None, (c_void_p, c_void_p, c_int32, c_int32, c_float, c_void_p)),
     "ramet_rotate": (None, (c_void_p, c_int32, c_int32, c_void_p, c_void_p, c_int32)),
     "ramet_silu_mul": (None, (c_void_p, c_void_p, c_int32, c_void_p)),

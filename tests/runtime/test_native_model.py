@@ -50,19 +50,26 @@ def values(matrix: PackedMatrix) -> np.ndarray:
     return matrix.unpack(range(matrix.shape[0]))
 
 
-def test_safetensors_that_8_bits_can_hold_are_kept_to_the_last_bit(tmp_path, make_tiny_model, pack):
+def assert_8_bits(seen: np.ndarray, exact: np.ndarray) -> None:
+    """Within half a step of 8 bits: a step is a 127th of a group's largest value, and a 254th more of the row's."""
+    groups = np.abs(exact).reshape(len(exact), -1, 32).max(-1)
+    steps = (groups + groups.max(-1, keepdims=True) / 254).repeat(32, axis=-1) / 127
+    assert np.all(np.abs(seen - exact) <= steps * 0.51)
+
+
+def test_safetensors_become_8_bits_and_go_to_their_places(tmp_path, make_tiny_model, pack):
     tiny = make_tiny_model()
     model, (embedding, lm_head, query, key, value, output, gate_up, down, *_) = pack(tiny.save(tmp_path))
     assert model.requantized_types == set()
-    assert np.array_equal(values(embedding), tiny.tensors["model.embed_tokens.weight"])
-    assert np.array_equal(values(lm_head), tiny.tensors["lm_head.weight"])
+    assert_8_bits(values(embedding), tiny.tensors["model.embed_tokens.weight"])
+    assert_8_bits(values(lm_head), tiny.tensors["lm_head.weight"])
     layer = {name.removeprefix("model.layers.0."): tensor for name, tensor in tiny.tensors.items()}
     for matrix, name in ((query, "q"), (key, "k"), (value, "v"), (output, "o")):
-        assert np.array_equal(values(matrix), layer[f"self_attn.{name}_proj.weight"])
-    assert np.array_equal(values(down), layer["mlp.down_proj.weight"])
+        assert_8_bits(values(matrix), layer[f"self_attn.{name}_proj.weight"])
+    assert_8_bits(values(down), layer["mlp.down_proj.weight"])
     woven = values(gate_up).reshape(-1, 2, 16, 64)
-    assert np.array_equal(woven[:, 0].reshape(-1, 64), layer["mlp.gate_proj.weight"])
-    assert np.array_equal(woven[:, 1].reshape(-1, 64), layer["mlp.up_proj.weight"])
+    assert_8_bits(woven[:, 0].reshape(-1, 64), layer["mlp.gate_proj.weight"])
+    assert_8_bits(woven[:, 1].reshape(-1, 64), layer["mlp.up_proj.weight"])
 
 
 def test_a_tied_head_is_the_embedding(tmp_path, make_tiny_model, pack):
@@ -73,9 +80,9 @@ def test_a_tied_head_is_the_embedding(tmp_path, make_tiny_model, pack):
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [("Q4_0", WeightFormat.INT4), ("Q4_1", WeightFormat.INT4_MIN), ("Q8_0", WeightFormat.INT8)],
+    [("Q4_0", WeightFormat.INT4), ("Q4_1", WeightFormat.INT4), ("Q8_0", WeightFormat.INT8)],
 )
-def test_gguf_blocks_are_kept_as_they_are(tmp_path, make_tiny_model, pack, kind, expected, caplog):
+def test_gguf_blocks_are_packed_without_a_warning(tmp_path, make_tiny_model, pack, kind, expected, caplog):
     tiny, quantization = make_tiny_model(), Quantization[kind]
     path = tiny.save_gguf(tmp_path / "tiny.gguf", lambda name: quantization)
     with caplog.at_level(logging.WARNING):
@@ -87,7 +94,9 @@ def test_gguf_blocks_are_kept_as_they_are(tmp_path, make_tiny_model, pack, kind,
         matrices, ["model.embed_tokens", "lm_head", "model.layers.0.self_attn.q_proj"], strict=False
     ):
         stored = gguf.quantize(tiny.tensors[f"{name}.weight"], quantization)
-        assert np.array_equal(values(matrix), np.array(gguf.dequantize(stored, quantization))), name
+        exact = np.array(gguf.dequantize(stored, quantization))
+        reach = np.abs(exact).max(axis=1, keepdims=True)
+        assert np.all(np.abs(values(matrix) - exact) <= reach / 200), name
 
 
 def test_other_types_become_8_bits_and_it_is_said_once(tmp_path, make_tiny_model, pack, caplog):
@@ -106,8 +115,7 @@ def test_other_types_become_8_bits_and_it_is_said_once(tmp_path, make_tiny_model
     ]
     name = "model.layers.0.self_attn.q_proj.weight"
     exact = np.array(gguf.dequantize(gguf.quantize(tiny.tensors[name], Quantization.Q5_0), Quantization.Q5_0))
-    steps = np.abs(exact).reshape(len(exact), -1, 32).max(-1).repeat(32, axis=-1) / 127
-    assert np.all(np.abs(values(query) - exact) <= steps * 0.51)
+    assert_8_bits(values(query), exact)
 
 
 def test_gate_and_up_of_two_types_share_a_matrix(tmp_path, make_tiny_model, pack):
@@ -190,13 +198,6 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path, make_tiny_mod
     tiny = make_tiny_model(attention_bias=True, mlp_bias=True)
     tiny.tensors[name].flat[-3] = broken
     with pytest.raises(ModelLoadError, match=f"tensor '{name}'.* not finite"):
-        load_runner(tiny.save(tmp_path), "cpu")
-
-
-def test_weights_too_large_for_their_scale_are_refused(tmp_path, make_tiny_model, load_runner):
-    tiny = make_tiny_model()
-    tiny.tensors["model.layers.0.mlp.up_proj.weight"][3, 5] = 1e7
-    with pytest.raises(ModelLoadError, match=r"up_proj.*too large"):
         load_runner(tiny.save(tmp_path), "cpu")
 
 

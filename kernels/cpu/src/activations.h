@@ -41,6 +41,12 @@ public:
         store(x, token, is_zero ? 0.0f : limit / maximum);
     }
 
+    // What the integer of one token's input stands for.
+    float value(int token, int input) const {
+        const ActivationChunk& chunk = tile(token / kTokenTile)[input / kChunkInputs];
+        return scales_[token] * static_cast<float>(integer_at(chunk, token % kTokenTile, input % kChunkInputs));
+    }
+
 private:
     void store(const float* x, int token, float factor) {
         ActivationChunk* row_chunks = &chunks_[static_cast<size_t>(token / kTokenTile) * num_chunks_];

@@ -91,6 +91,18 @@ int32_t ramet_multiply(const ramet_matrix* matrix, const float* x, int32_t num_t
     });
 }
 
+int32_t ramet_quantize(const float* x, int32_t num_tokens, int32_t num_inputs, float* dequantized) {
+    return guarded([&] {
+        Activations acts;
+        acts.resize(num_tokens, num_inputs);
+        for (int t = 0; t < num_tokens; ++t) {
+            float* row = dequantized + static_cast<size_t>(t) * num_inputs;
+            acts.quantize(x + static_cast<size_t>(t) * num_inputs, t);
+            for (int i = 0; i < num_inputs; ++i) row[i] = acts.value(t, i);
+        }
+    });
+}
+
 void ramet_rms_norm(const float* x, const float* weight, int32_t num_tokens, int32_t size, float eps, float* y) {
     for (int t = 0; t < num_tokens; ++t) rms_norm(x + t * size, weight, size, eps, y + t * size);
 }

@@ -97,6 +97,7 @@ void ramet_unpack_rows(const ramet_matrix* matrix, const int32_t* rows, int32_t 
 
 // Single operations, for tests and measurements.
 int32_t ramet_multiply(const ramet_matrix* matrix, const float* x, int32_t num_tokens, float* y, int32_t num_threads);
+int32_t ramet_quantize(const float* x, int32_t num_tokens, int32_t num_inputs, float* dequantized);
 void ramet_rms_norm(const float* x, const float* weight, int32_t num_tokens, int32_t size, float eps, float* y);
 void ramet_rotate(float* heads, int32_t num_heads, int32_t head_dim, const float* cos, const float* sin, int32_t half);
 void ramet_silu_mul(const float* gate, const float* up, int32_t size, float* y);

@@ -31,11 +31,14 @@ RAMET_INLINE void add_total(IntVec total, Vec row_scales, float token_scale, flo
 template <int NB, int NT>
 RAMET_INLINE void sum_products(const WeightChunk* const* blocks, const ActivationChunk* acts, int num_chunks, int first_token,
                                Products::Acc (&sums)[NB][NT]) {
+    constexpr int kPrefetchBytes = 2048;  // about as far ahead as memory takes to arrive
     unroll<NB>([&](auto b) RAMET_INLINED { unroll<NT>([&](auto t) RAMET_INLINED { sums[b][t] = Products::begin(); }); });
     for (int c = 0; c < num_chunks; ++c) {
         for (int step = 0; step < kChunkSteps; ++step) {
             unroll<NB>([&](auto b) RAMET_INLINED {
-                const Products::Weights weights = Products::load(blocks[b][c].steps[step]);
+                const int8_t* packed = blocks[b][c].steps[step];
+                __builtin_prefetch(packed + kPrefetchBytes);
+                const Products::Weights weights = Products::load(packed);
                 unroll<NT>([&](auto t) RAMET_INLINED {
                     sums[b][t] = Products::step(sums[b][t], weights, acts[c], first_token + t, step);
                 });

@@ -128,13 +128,13 @@ constexpr Source kSources[] = {
 constexpr float kMaxInteger4 = 127.0f * 256.0f;
 constexpr float kMaxMultiplier8 = 127.0f * 256.0f / 128.0f;
 
-// What one unit of multipliers and offsets stands for in a row. NaN or infinite if a scale or minimum is.
+// What one unit of multipliers and offsets stands for in a row. Infinite if a scale or minimum is not finite.
 float unit_of_row(const std::vector<SourceGroup>& groups, int format) {
     float largest = 0.0f;
     for (const SourceGroup& group : groups) {
         const float reach = format == kInt8 ? std::fabs(group.scale)
-                                            : std::max(std::fabs(group.minimum), std::fabs(group.minimum + 15.0f * group.scale));
-        if (!(reach <= largest)) largest = reach;
+                                            : std::max(std::fabs(group.minimum + 15.0f * group.scale), std::fabs(group.minimum));
+        largest = std::isfinite(reach) ? std::max(largest, reach) : INFINITY;
     }
     return largest / (format == kInt8 ? kMaxMultiplier8 : kMaxInteger4);
 }
@@ -167,7 +167,8 @@ bool pack_row(const Source& source, const uint8_t* source_row, const PackedMatri
         integers[0] = round_to_int(group.scale * inverse);
         if (format == kInt4) integers[kLanes] = round_to_int(group.minimum * inverse + 128.0f);  // to round, not cut off
         if (source.read == read_f32) {
-            integers[0] = round_to_int(std::ceil(group.scale * inverse));
+            constexpr float kRounding = 1e-3f;  // what is a whole number but for rounding is taken for it
+            integers[0] = round_to_int(std::ceil(group.scale * inverse - kRounding));
             quantize_f32(reinterpret_cast<const float*>(source_row) + static_cast<size_t>(g) * kGroup,
                          unit * static_cast<float>(integers[0]), group.values);
         }

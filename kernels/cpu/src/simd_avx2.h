@@ -98,6 +98,10 @@ inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integ
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(chunk.values[row] + input), _mm256_permute4x64_epi64(packed, 0b11'01'10'00));
 }
 
+inline int integer_at(const ActivationChunk& chunk, int row, int input) {
+    return chunk.values[row][(input & ~3) | (input & 1) << 1 | (input >> 1 & 1)];
+}
+
 // Without a dot instruction bytes would have to be multiplied into 16 bits, which do not hold two products. So weights are
 // widened: inputs 0 and 2 of a step are the lower bytes of 16-bit lanes, inputs 1 and 3 the upper ones.
 struct Products {

@@ -59,6 +59,10 @@ inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integ
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.bytes.low[row] + input), _mm512_cvtepi32_epi8(x));
 }
 
+inline int integer_at(const ActivationChunk& chunk, int row, int input) {
+    return 256 * chunk.bytes.high[row][input] + chunk.bytes.low[row][input] - (1 << kInputOffsetBits);
+}
+
 // Sums of the upper and the lower bytes of activations; the offset that makes them unsigned is taken out at the end.
 struct Products {
     struct Acc {

@@ -134,6 +134,10 @@ inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integ
     }
 }
 
+inline int integer_at(const ActivationChunk& chunk, int row, int input) {
+    return chunk.values[row][(input & ~3) | (input & 1) << 1 | (input >> 1 & 1)];
+}
+
 struct Products {
     using Acc = IntVec;
     using Weights = const int8_t*;

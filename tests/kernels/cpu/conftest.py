@@ -47,9 +47,12 @@ class SourceRows:
     rows: Array
     values: NDArray[np.float32]
 
-    def pack(self, library: ctypes.CDLL, arena: MemoryArena, num_threads: int = 1) -> PackedMatrix:
-        matrix = PackedMatrix(library, arena, self.source, *self.values.shape)
+    def pack(
+        self, library: ctypes.CDLL, arena: MemoryArena, num_threads: int = 1, *, is_planes: bool = True
+    ) -> PackedMatrix:
+        matrix = PackedMatrix(library, arena, self.source, *self.values.shape, is_planes=is_planes)
         matrix.pack(self.rows, np.arange(len(self.values), dtype=np.int32), num_threads)
+        matrix.finish(num_threads)
         return matrix
 
 
