@@ -1,13 +1,16 @@
 """NativeModel: a Llama-family checkpoint packed for the C++ kernels, and the whole model as they see it.
 
-GGUF's Q4_0, Q4_1, Q4_K and Q8_0 blocks are repacked as they are; other types, and the plain numbers of safetensors, are
-quantised to 8 bits in groups of 32 on the way, one tensor at a time.
+GGUF's Q4_0, Q4_1, Q4_K and Q8_0 blocks are repacked from their bits; other types, and the plain numbers of safetensors,
+are quantised to 8 bits in groups of 32 on the way, one tensor at a time. The weights of a small model are then unpacked
+to planes of bytes for good, which makes it faster; those of a large one stay as small as they came and are unpacked
+whenever they are used. Results have the same bits.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,8 +31,12 @@ logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 16
 MAX_QUERY_GROUP = 64
+MAX_PLANE_BYTES = 512 << 20
+"""A decode step reads all weights once. Up to here reading more bytes costs less than unpacking them; well beyond it
+memory is what is short."""
 
 _DIRECT_SOURCES = {source.name: source for source in Source if source is not Source.F32}
+_ONE_PLANE = {"Q4_0", "Q4_1", "Q4_K"}
 
 
 def unsupported_reason(config: ModelConfig) -> str | None:
@@ -49,6 +56,16 @@ def unsupported_reason(config: ModelConfig) -> str | None:
     if group > MAX_QUERY_GROUP:
         return f"{group} query heads share a kv head; at most {MAX_QUERY_GROUP} may"
     return None
+
+
+def num_plane_bytes(checkpoint: Checkpoint) -> int:
+    """What a checkpoint's matrices take as planes: a byte for each weight of 4 bits, two for any other."""
+    total = 0
+    for name in checkpoint.tensor_names():
+        shape = checkpoint.shape(name)
+        if len(shape) == 2:
+            total += math.prod(shape) * (1 if checkpoint.quantized_type(name) in _ONE_PLANE else 2)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,7 @@ class NativeModel:
         self.num_weight_bytes = 0
         self._library, self._arena, self._num_threads = library, arena, num_threads
         self._checkpoint = checkpoint
+        self._has_planes = num_plane_bytes(checkpoint) <= MAX_PLANE_BYTES
         self._vectors: list[NDArray[np.float32]] = []  # what the structures point at
         self._parameters = ParameterReader(checkpoint, torch.float32, torch.device("cpu"), on_progress)
         inv_freq, attention_factor = inverse_frequencies(
@@ -204,7 +222,9 @@ class NativeModel:
         (source,) = {_DIRECT_SOURCES.get(kind or "", Source.F32) for kind in types} if len(types) == 1 else {Source.F32}
         if source is Source.F32:
             self.requantized_types |= {kind for kind in types if kind is not None}
-        matrix = PackedMatrix(self._library, self._arena, source, num_outputs, num_inputs)
+        matrix = PackedMatrix(
+            self._library, self._arena, source, num_outputs, num_inputs, is_planes=self._has_planes
+        )
         self.num_weight_bytes += matrix.num_bytes
         for part in parts:
             try:

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Quantization
 
 from ramet.kernels.cpu.memory import MemoryArena
 from ramet.kernels.cpu.packed_matrix import PackedMatrix, WeightFormat
-from ramet.runtime import native_loading
+from ramet.runtime import native_loading, native_model
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.models.errors import ModelLoadError
@@ -76,6 +76,28 @@ def test_a_tied_head_is_the_embedding(tmp_path, make_tiny_model, pack):
     model, matrices = pack(make_tiny_model(tie_word_embeddings=True).save(tmp_path))
     assert model.lm_head is model.embedding
     assert len(matrices) == 1 + 2 * 6
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_a_large_model_keeps_its_weights_small_and_computes_the_same_bits(
+    tmp_path, make_tiny_model, pack, kind, monkeypatch
+):
+    """"Large" is made to mean more than this model has, and then one byte less."""
+    tiny = make_tiny_model()
+    path = tiny.save_gguf(tmp_path / "tiny.gguf", lambda name: Quantization[kind])
+    num_bytes = native_model.num_plane_bytes(resolve_model(path))
+    packed = []
+    for limit in (num_bytes, num_bytes - 1):
+        monkeypatch.setattr(native_model, "MAX_PLANE_BYTES", limit)
+        packed.append(pack(path))
+    (planes, plane_matrices), (groups, group_matrices) = packed
+    assert num_bytes <= planes.num_weight_bytes
+    assert groups.num_weight_bytes < planes.num_weight_bytes
+    x = np.random.default_rng(1).normal(size=(5, tiny.config["hidden_size"])).astype(np.float32)
+    for matrix, other in zip(plane_matrices, group_matrices, strict=True):
+        assert np.array_equal(values(matrix), values(other))
+        if matrix.shape[1] == x.shape[1]:
+            assert np.array_equal(matrix.multiply(x, 2), other.multiply(x, 2))
 
 
 @pytest.mark.parametrize(
