@@ -50,12 +50,15 @@ public:
 private:
     void store(const float* x, int token, float factor) {
         ActivationChunk* row_chunks = &chunks_[static_cast<size_t>(token / kTokenTile) * num_chunks_];
-        const int row = token % kTokenTile, num_values = factor == 0.0f ? 0 : num_inputs_;
-        int i = 0;
-        for (; i < num_values; i += kLanes)
-            store_integers(row_chunks[i / kChunkInputs], row, i % kChunkInputs, vround(vmul(vload(x + i), vset(factor))));
-        for (; i < num_chunks_ * kChunkInputs; i += kLanes)
-            store_integers(row_chunks[i / kChunkInputs], row, i % kChunkInputs, vzero());
+        const int num_values = factor == 0.0f ? 0 : num_inputs_;
+        for (int c = 0; c < num_chunks_; ++c) {
+            Vec integers[4];
+            unroll<4>([&](auto i) RAMET_INLINED {
+                const int input = c * kChunkInputs + i * kLanes;
+                integers[i] = input < num_values ? vround(vmul(vload(x + input), vset(factor))) : vzero();
+            });
+            store_integers(row_chunks[c], token % kTokenTile, integers);
+        }
     }
 
     int num_inputs_ = 0, num_chunks_ = 0;

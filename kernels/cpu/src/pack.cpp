@@ -178,15 +178,6 @@ bool pack_row(const Source& source, const uint8_t* source_row, const PackedMatri
     return true;
 }
 
-// A weight's integer, of one input of a channel block whose planes begin at `planes`.
-int weight_at(const WeightChunk* planes, int num_planes, int num_chunks, int lane, int input) {
-    const auto at = [&](int plane) {
-        const WeightChunk& chunk = planes[plane * num_chunks + input / kChunkInputs];
-        return static_cast<int>(chunk.steps[input % kChunkInputs / 4][4 * lane + input % 4]);
-    };
-    return num_planes == 1 ? at(0) : 256 * at(1) + at(0);
-}
-
 void sum_rows(const WeightChunk* plane, int num_chunks, int32_t* sums) {
     std::fill_n(sums, kLanes, 0);
     for (int c = 0; c < num_chunks; ++c)
@@ -208,13 +199,19 @@ void finish_block(const PackedMatrix& groups, const PackedMatrix& to, int block,
 }  // namespace
 
 void unpack_row(const PackedMatrix& matrix, int row, float* out) {
-    const int block = row / kLanes, lane = row % kLanes, planes = num_planes(matrix.format), chunks = num_chunks(matrix);
-    std::vector<WeightChunk> scratch(matrix.is_planes ? 0 : planes * chunks);
+    const int block = row / kLanes, lane = row % kLanes, chunks = num_chunks(matrix);
+    std::vector<WeightChunk> scratch(matrix.is_planes ? 0 : num_planes(matrix.format) * chunks);
     if (!matrix.is_planes) unpack_planes(matrix, block, scratch.data());
-    const WeightChunk* weights = matrix.is_planes ? plane_of(matrix, block, 0) : scratch.data();
+    const WeightChunk* plane_0 = matrix.is_planes ? plane_of(matrix, block, 0) : scratch.data();
+    const WeightChunk* plane_1 = num_planes(matrix.format) == 2 ? plane_0 + chunks : nullptr;
     const float scale = trailer_of(matrix, block).scales[lane];
-    for (int i = 0; i < matrix.num_inputs; ++i)
-        out[i] = scale * static_cast<float>(weight_at(weights, planes, chunks, lane, i));
+    for (int step = 0; step < matrix.num_inputs / 4; ++step) {
+        const int c = step / kChunkSteps, s = step % kChunkSteps;
+        for (int i = 0; i < 4; ++i) {
+            const int upper = plane_1 == nullptr ? 0 : 256 * plane_1[c].steps[s][4 * lane + i];
+            out[4 * step + i] = scale * static_cast<float>(upper + plane_0[c].steps[s][4 * lane + i]);
+        }
+    }
 }
 
 }  // namespace ramet

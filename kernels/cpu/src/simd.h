@@ -10,7 +10,7 @@
 //   vload_half vstore_half   16 fp16 values; a store rounds to nearest even
 //   vfrom_int                IntVec to Vec
 //   ivload ivset ivadd ivsub ivleft<N>
-//   store_integers(chunk, row, input, v)   16 integers of a token, in the form that Products takes; integer_at reads one back
+//   store_integers(chunk, row, v)   64 integers of a token, in the form that Products takes; integer_at reads one back
 //   Products                 sums of products of 16 outputs' weights with one token's inputs: begin, step, end
 //   sload sstore sset sadd smul sand sor            ShortVec: 32 lanes of int16, modulo 2^16
 //   sleft<N> sright_unsigned<N>                     shifts by N bits

@@ -92,12 +92,14 @@ IntVec ivleft(IntVec v) {
     return {_mm256_slli_epi32(v.lo, N), _mm256_slli_epi32(v.hi, N)};
 }
 
-inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integers) {
+inline void store_integers(ActivationChunk& chunk, int row, const Vec (&integers)[4]) {
     const auto swap = [](__m256 x) { return _mm256_shuffle_epi32(_mm256_cvtps_epi32(x), 0b11'01'10'00); };
-    const __m256i packed = _mm256_packs_epi32(swap(integers.lo), swap(integers.hi));  // quarters in the order 0, 2, 1, 3
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(chunk.values[row] + input), _mm256_permute4x64_epi64(packed, 0b11'01'10'00));
+    for (int i = 0; i < 4; ++i) {
+        const __m256i packed = _mm256_packs_epi32(swap(integers[i].lo), swap(integers[i].hi));  // quarters 0, 2, 1, 3
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(chunk.values[row] + i * kLanes),
+                            _mm256_permute4x64_epi64(packed, 0b11'01'10'00));
+    }
 }
-
 inline int integer_at(const ActivationChunk& chunk, int row, int input) {
     return chunk.values[row][(input & ~3) | (input & 1) << 1 | (input >> 1 & 1)];
 }

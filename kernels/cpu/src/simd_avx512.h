@@ -53,12 +53,20 @@ IntVec ivleft(IntVec v) {
     return _mm512_slli_epi32(v, N);
 }
 
-inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integers) {
-    const __m512i x = _mm512_add_epi32(_mm512_cvtps_epi32(integers), _mm512_set1_epi32(1 << kInputOffsetBits));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.bytes.high[row] + input), _mm512_cvtepi32_epi8(_mm512_srli_epi32(x, 8)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.bytes.low[row] + input), _mm512_cvtepi32_epi8(x));
+inline void store_integers(ActivationChunk& chunk, int row, const Vec (&integers)[4]) {
+    const __m512i offset = _mm512_set1_epi16(-1 << kInputOffsetBits), low_byte = _mm512_set1_epi16(255);
+    const auto pack = [&](int i) {
+        const __m512i x = _mm512_packs_epi32(_mm512_cvtps_epi32(integers[i]), _mm512_cvtps_epi32(integers[i + 1]));
+        return _mm512_xor_si512(x, offset);
+    };
+    // Packing works inside quarters of a register: four inputs of each vector end up side by side.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i first = pack(0), second = pack(2);
+    const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
+    const __m512i low = _mm512_packus_epi16(_mm512_and_si512(first, low_byte), _mm512_and_si512(second, low_byte));
+    _mm512_store_si512(chunk.bytes.high[row], _mm512_permutexvar_epi32(order, high));
+    _mm512_store_si512(chunk.bytes.low[row], _mm512_permutexvar_epi32(order, low));
 }
-
 inline int integer_at(const ActivationChunk& chunk, int row, int input) {
     return 256 * chunk.bytes.high[row][input] + chunk.bytes.low[row][input] - (1 << kInputOffsetBits);
 }

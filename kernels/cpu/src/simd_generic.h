@@ -123,17 +123,12 @@ IntVec ivleft(IntVec v) {
     return v * (1 << N);
 }
 
-inline void store_integers(ActivationChunk& chunk, int row, int input, Vec integers) {
-    const IntVec x = vto_int(integers);
-    int16_t* values = chunk.values[row] + input;
-    for (int lane = 0; lane < kLanes; lane += 4) {
-        values[lane] = static_cast<int16_t>(x[lane]);
-        values[lane + 1] = static_cast<int16_t>(x[lane + 2]);
-        values[lane + 2] = static_cast<int16_t>(x[lane + 1]);
-        values[lane + 3] = static_cast<int16_t>(x[lane + 3]);
+inline void store_integers(ActivationChunk& chunk, int row, const Vec (&integers)[4]) {
+    for (int input = 0; input < kChunkInputs; ++input) {
+        const int place = (input & ~3) | (input & 1) << 1 | (input >> 1 & 1);
+        chunk.values[row][place] = static_cast<int16_t>(integers[input / kLanes][input % kLanes]);
     }
 }
-
 inline int integer_at(const ActivationChunk& chunk, int row, int input) {
     return chunk.values[row][(input & ~3) | (input & 1) << 1 | (input >> 1 & 1)];
 }
