@@ -222,9 +222,7 @@ class NativeModel:
         (source,) = {_DIRECT_SOURCES.get(kind or "", Source.F32) for kind in types} if len(types) == 1 else {Source.F32}
         if source is Source.F32:
             self.requantized_types |= {kind for kind in types if kind is not None}
-        matrix = PackedMatrix(
-            self._library, self._arena, source, num_outputs, num_inputs, is_planes=self._has_planes
-        )
+        matrix = PackedMatrix(self._library, self._arena, source, num_outputs, num_inputs, is_planes=self._has_planes)
         self.num_weight_bytes += matrix.num_bytes
         for part in parts:
             try:

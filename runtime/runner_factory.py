@@ -90,7 +90,8 @@ def runner_candidates(kernels_name: str | None, device: str) -> tuple[str, ...]:
     """
     if kernels_name is not None and kernels_name not in list(RUNNERS):
         raise InvalidConfigError(
-            f"kernels={kernels_name!r} is unknown; choose one of {', '.join(sorted(RUNNERS))}, or None for the fastest"
+            f"kernels={kernels_name!r} is unknown; choose one of {', '.join(sorted(RUNNERS))}, or give none (nor "
+            "RAMET_KERNELS) for the fastest"
         )
     try:
         if kernels_name is None:

@@ -80,12 +80,12 @@ def check_isa(name: str, supported: Collection[str] | None = None) -> Isa:
         UnsupportedIsaError: no such build, or the processor lacks what it needs.
     """
     if name not in list(ISAS):
-        raise UnsupportedIsaError(f"cpu_isa={name!r} is unknown; choose one of {', '.join(ISAS)}")
+        raise UnsupportedIsaError(f"RAMET_CPU_ISA={name!r} is unknown; choose one of {', '.join(ISAS)}")
     if supported is None:
         supported = supported_isas()
     if name not in supported:
         raise UnsupportedIsaError(
-            f"cpu_isa={name!r} does not run on this processor; it has {', '.join(supported)} (None takes the best)"
+            f"RAMET_CPU_ISA={name!r} does not run on this processor; choose one of {', '.join(supported)} or none"
         )
     return ISAS[name]
 

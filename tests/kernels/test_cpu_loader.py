@@ -180,7 +180,7 @@ def test_a_forced_build_is_not_replaced_by_another(tmp_path: Path, source_dir: P
     with pytest.raises(UnsupportedIsaError, match="sse9"):
         load("sse9", tmp_path, source_dir)
     foreign = next(name for name in ISAS if name not in supported_isas())
-    with pytest.raises(UnsupportedIsaError, match=f"cpu_isa='{foreign}' does not run on this processor"):
+    with pytest.raises(UnsupportedIsaError, match=f"RAMET_CPU_ISA='{foreign}' does not run on this processor"):
         load(foreign, tmp_path, source_dir)
 
 

@@ -82,7 +82,7 @@ def test_a_tied_head_is_the_embedding(tmp_path, make_tiny_model, pack):
 def test_a_large_model_keeps_its_weights_small_and_computes_the_same_bits(
     tmp_path, make_tiny_model, pack, kind, monkeypatch
 ):
-    """"Large" is made to mean more than this model has, and then one byte less."""
+    """ "Large" is made to mean more than this model has, and then one byte less."""
     tiny = make_tiny_model()
     path = tiny.save_gguf(tmp_path / "tiny.gguf", lambda name: Quantization[kind])
     num_bytes = native_model.num_plane_bytes(resolve_model(path))
@@ -198,7 +198,7 @@ def test_unless_it_was_asked_for_another_runner_is_taken_with_a_warning(
 
 def test_an_instruction_set_that_is_not_there_is_refused(tmp_path, make_tiny_model, load_runner, monkeypatch):
     monkeypatch.setattr(native_loading, "default_cpu_isa", lambda: "sse9")
-    with pytest.raises(InvalidConfigError, match="cpu_isa='sse9' is unknown"):
+    with pytest.raises(InvalidConfigError, match="RAMET_CPU_ISA='sse9' is unknown"):
         load_runner(make_tiny_model().save(tmp_path), "cpu")
 
 

@@ -27,18 +27,17 @@ RAMET_INLINE void add_total(IntVec total, Vec row_scales, float token_scale, flo
     vstore(result, value);
 }
 
-// Sums of NB channel blocks for NT tokens of a tile.
+// Sums of NB channel blocks for NT tokens of a tile. Fetches what lies `ahead` bytes beyond the weights.
 template <int NB, int NT>
-RAMET_INLINE void sum_products(const WeightChunk* const* blocks, const ActivationChunk* acts, int num_chunks, int first_token,
-                               Products::Acc (&sums)[NB][NT]) {
-    constexpr int kPrefetchBytes = 2048;  // about as far ahead as memory takes to arrive
+RAMET_INLINE void sum_products(const WeightChunk* const* blocks, const ActivationChunk* acts, int num_chunks, ptrdiff_t ahead,
+                               int first_token, Products::Acc (&sums)[NB][NT]) {
     unroll<NB>([&](auto b) RAMET_INLINED { unroll<NT>([&](auto t) RAMET_INLINED { sums[b][t] = Products::begin(); }); });
     for (int c = 0; c < num_chunks; ++c) {
         for (int step = 0; step < kChunkSteps; ++step) {
             unroll<NB>([&](auto b) RAMET_INLINED {
-                const int8_t* packed = blocks[b][c].steps[step];
-                __builtin_prefetch(packed + kPrefetchBytes);
-                const Products::Weights weights = Products::load(packed);
+                const int8_t* bytes = blocks[b][c].steps[step];
+                prefetch_far(bytes + ahead);
+                const Products::Weights weights = Products::load(bytes);
                 unroll<NT>([&](auto t) RAMET_INLINED {
                     sums[b][t] = Products::step(sums[b][t], weights, acts[c], first_token + t, step);
                 });
@@ -61,12 +60,12 @@ void for_token_passes(int num_tokens, const Work& work) {
 // A plane of a pair for the tokens of one tile.
 template <int Plane, int NumPlanes>
 void multiply_vector(const WeightChunk* const (&blocks)[2], const BlockScales (&scales)[2], const ActivationChunk* acts,
-                     const float* token_scales, int num_chunks, int num_tokens, PairResult& result) {
+                     const float* token_scales, int num_chunks, ptrdiff_t ahead, int num_tokens, PairResult& result) {
     constexpr int kBlocks = kVectorRegisters >= 32 ? 2 : 1;  // with few registers the blocks take turns
     for_token_passes(num_tokens, [&](int first, auto count) {
         for (int first_block = 0; first_block < 2; first_block += kBlocks) {
             Products::Acc sums[kBlocks][count];
-            sum_products<kBlocks, count>(blocks + first_block, acts, num_chunks, first, sums);
+            sum_products<kBlocks, count>(blocks + first_block, acts, num_chunks, ahead, first, sums);
             unroll<kBlocks>([&](auto i) RAMET_INLINED {
                 const int b = first_block + i;
                 unroll<count>([&](auto t) RAMET_INLINED {
@@ -81,8 +80,8 @@ void multiply_vector(const WeightChunk* const (&blocks)[2], const BlockScales (&
 // A plane of a pair for token tiles, on the matrix unit. The sums of a tile are made while those of the tile before it become
 // results.
 template <int Plane, int NumPlanes>
-void multiply_unit(const WeightChunk* const (&blocks)[2], const BlockScales (&scales)[2], const Activations& acts, Range tiles,
-                   ProductScratch& scratch) {
+void multiply_unit(const WeightChunk* const (&blocks)[2], const BlockScales (&scales)[2], const Activations& acts,
+                   ptrdiff_t ahead, Range tiles, ProductScratch& scratch) {
     const auto finish_row = [&](int tile, int t) RAMET_INLINED {
         unroll<2>([&](auto b) RAMET_INLINED {
             add_total<Plane, NumPlanes>(amx::total(scratch.sums[tile % 2], b, t, scales[b].sums[Plane]), scales[b].scales,
@@ -90,10 +89,11 @@ void multiply_unit(const WeightChunk* const (&blocks)[2], const BlockScales (&sc
         });
     };
     for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-        amx::multiply_tile(blocks[0], blocks[1], acts.tile(tile), acts.num_chunks(), scratch.sums[tile % 2],
-                           [&](int t) RAMET_INLINED {
-                               if (tile > tiles.begin) finish_row(tile - 1, t);
-                           });
+        const auto meanwhile = [&](int t) RAMET_INLINED {
+            if (tile > tiles.begin) finish_row(tile - 1, t);
+        };
+        amx::multiply_tile(blocks[0], blocks[1], acts.tile(tile), acts.num_chunks(), tile == 0 ? ahead : 0,
+                           scratch.sums[tile % 2], meanwhile);
     }
     for (int t = 0; t < kTokenTile; ++t) finish_row(tiles.end - 1, t);
 }
@@ -101,7 +101,8 @@ void multiply_unit(const WeightChunk* const (&blocks)[2], const BlockScales (&sc
 }  // namespace
 
 WeightPair::WeightPair(const PackedMatrix& matrix, int pair, ProductScratch& scratch)
-    : num_planes_(num_planes(matrix.format)), num_chunks_(num_chunks(matrix)) {
+    : num_planes_(num_planes(matrix.format)), num_chunks_(num_chunks(matrix)),
+      bytes_to_next_(matrix.is_planes ? 2 * static_cast<ptrdiff_t>(block_bytes(matrix)) : 0) {
     for (int b = 0; b < 2; ++b) {
         const int block = 2 * pair + b;
         trailers_[b] = &trailer_of(matrix, block);
@@ -117,9 +118,9 @@ template <int Plane, int NumPlanes>
 void WeightPair::multiply_plane(const Activations& acts, Range tiles, int num_tokens, ProductScratch& scratch) const {
     const WeightChunk* const planes[2] = {blocks_[0] + Plane * num_chunks_, blocks_[1] + Plane * num_chunks_};
     const BlockScales scales[2] = {BlockScales(*trailers_[0]), BlockScales(*trailers_[1])};
-    if (amx::is_worthwhile(num_tokens)) return multiply_unit<Plane, NumPlanes>(planes, scales, acts, tiles, scratch);
+    if (amx::is_worthwhile(num_tokens)) return multiply_unit<Plane, NumPlanes>(planes, scales, acts, bytes_to_next_, tiles, scratch);
     for (int tile = tiles.begin; tile < tiles.end; ++tile)
-        multiply_vector<Plane, NumPlanes>(planes, scales, acts.tile(tile), acts.scales(tile), num_chunks_,
+        multiply_vector<Plane, NumPlanes>(planes, scales, acts.tile(tile), acts.scales(tile), num_chunks_, bytes_to_next_,
                                           std::min(kTokenTile, num_tokens - tile * kTokenTile),
                                           scratch.results[tile - tiles.begin]);
 }

@@ -47,6 +47,7 @@ private:
     void multiply_plane(const Activations& acts, Range tiles, int num_tokens, ProductScratch& scratch) const;
 
     int num_planes_, num_chunks_;
+    ptrdiff_t bytes_to_next_;       // to the pair that follows in memory; 0 if weights lie in scratch
     const WeightChunk* blocks_[2];  // [plane][chunk] each
     const Trailer* trailers_[2];
 };

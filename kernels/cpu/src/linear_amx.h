@@ -23,10 +23,10 @@ constexpr int kMinTokens = 4;  // from here on the unit is faster than the vecto
 inline bool is_worthwhile(int num_tokens) { return num_tokens >= kMinTokens && is_permitted(); }
 
 // Two channel blocks times all 16 tokens of a tile. `meanwhile(row)` is called for rows 0..15, between products: work of the
-// vector units that the matrix unit hides.
+// vector units that the matrix unit hides. What lies `ahead` bytes beyond the weights, if not 0, is fetched from memory.
 template <typename Meanwhile>
 RAMET_INLINE void multiply_tile(const WeightChunk* block_0, const WeightChunk* block_1, const ActivationChunk* acts,
-                                int num_chunks, UnitSums& sums, const Meanwhile& meanwhile) {
+                                int num_chunks, ptrdiff_t ahead, UnitSums& sums, const Meanwhile& meanwhile) {
     const int rows_per_chunk = ceil_div(kTokenTile, num_chunks);
     int row = 0;
     _tile_zero(0);
@@ -34,6 +34,12 @@ RAMET_INLINE void multiply_tile(const WeightChunk* block_0, const WeightChunk* b
     _tile_zero(2);
     _tile_zero(3);
     for (int c = 0; c < num_chunks; ++c) {
+        if (ahead != 0) {
+            for (int step = 0; step < kChunkSteps; ++step) {
+                prefetch_far(block_0[c].steps[step] + ahead);
+                prefetch_far(block_1[c].steps[step] + ahead);
+            }
+        }
         _tile_loadd(4, acts[c].bytes.high, kChunkInputs);
         _tile_loadd(6, block_0[c].steps, 4 * kLanes);
         _tile_dpbusd(0, 4, 6);
@@ -60,7 +66,8 @@ RAMET_INLINE IntVec total(const UnitSums& sums, int block, int t, IntVec row_sum
 
 constexpr bool is_worthwhile(int) { return false; }
 template <typename Meanwhile>
-void multiply_tile(const WeightChunk*, const WeightChunk*, const ActivationChunk*, int, UnitSums&, const Meanwhile&) {}
+void multiply_tile(const WeightChunk*, const WeightChunk*, const ActivationChunk*, int, ptrdiff_t, UnitSums&,
+                   const Meanwhile&) {}
 inline IntVec total(const UnitSums&, int, int, IntVec row_sums) { return row_sums; }
 
 #endif

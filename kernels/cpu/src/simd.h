@@ -50,6 +50,9 @@ RAMET_INLINE void unroll(const Body& body) {
     unroll_sequence(body, std::make_integer_sequence<int, N>{});
 }
 
+// Asks for a cache line that is needed some microseconds later. Any address will do.
+RAMET_INLINE void prefetch_far(const void* line) { __builtin_prefetch(line, 0, 2); }
+
 inline Vec vclamp(Vec value, float limit) { return vmax(vmin(value, vset(limit)), vset(-limit)); }
 
 // e^x for x <= 87, relative error about 2e-7; x below -87 gives e^-87.
