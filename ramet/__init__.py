@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .runtime.models.errors import ModelLoadError
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .runtime.request import Request
+    from .runtime.runner_spec import RunnerUnavailableError
     from .sampling_params import InvalidSamplingParamsError, SamplingParams
 
 __version__ = "0.1.0"
@@ -108,6 +109,7 @@ _MODULE_OF = {
     "ChatTemplateError": ".runtime.chat_message",
     "EngineMetrics": ".runtime.metrics",
     "Request": ".runtime.request",
+    "RunnerUnavailableError": ".runtime.runner_spec",
     "CompletionOutput": ".runtime.outputs",
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
@@ -157,6 +159,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "ChatTemplateError",
     "EngineMetrics",
     "Request",
+    "RunnerUnavailableError",
     "CompletionOutput",
     "FinishReason",
     "OutputChunk",

@@ -49,7 +49,7 @@ def test_this_machine_runs_at_least_the_portable_build() -> None:
 
 def test_a_forced_build_must_exist_and_run_here() -> None:
     assert check_isa("avx2", ("avx2", "portable")) is ISAS["avx2"]
-    with pytest.raises(UnsupportedIsaError, match="RAMET_CPU_ISA='avx512' does not run on this processor; choose one of avx2"):
+    with pytest.raises(UnsupportedIsaError, match=r"RAMET_CPU_ISA='avx512' does not run .* choose one of avx2"):
         check_isa("avx512", ("avx2", "portable"))
     with pytest.raises(
         UnsupportedIsaError, match="RAMET_CPU_ISA='sse9' is unknown; choose one of amx, avx512, avx2, neon"

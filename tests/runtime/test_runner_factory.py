@@ -66,7 +66,9 @@ def test_without_a_name_the_device_decides(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", ["fast", "", "Torch", ["torch"]])
 def test_an_unknown_name_lists_the_known_ones(name: Any) -> None:
-    with pytest.raises(InvalidConfigError, match=r"kernels=.* is unknown; choose one of .*reference, torch.*, or None"):
+    with pytest.raises(
+        InvalidConfigError, match=r"kernels=.* is unknown; choose one of .*reference, torch.*, or give none"
+    ):
         runner_candidates(name, "cpu")
 
 
