@@ -50,7 +50,7 @@ def load_native_runner(spec: RunnerSpec) -> LoadedRunner:
         )
     except MemoryError as error:
         raise ModelLoadError(f"{spec.checkpoint.path}: the weights do not fit in memory") from error
-    num_blocks = kv_cache_blocks(spec.config, config, torch.float16)
+    num_blocks = kv_cache_blocks(spec.config, config, torch.bfloat16)
     try:
         runner = NativeRunner(cdll, model, num_blocks, num_threads)
     except (MemoryError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""NativeRunner: a step in one call of the C++ kernels, over fp16 KV blocks. Implements `runner.Runner`."""
+"""NativeRunner: a step in one call of the C++ kernels, over bf16 KV blocks. Implements `runner.Runner`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..kernels.cpu.memory import MemoryArena
 from .batch import Batch, FlatBatch
 from .native_model import BLOCK_SIZE, NativeModel
 
-_HALF_BYTES = 2
+_ELEMENT_BYTES = 2
 
 
 class NativeRunner:
@@ -74,7 +74,7 @@ class NativeRunner:
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block over all layers, keys and values."""
-        return self._block_elements * _HALF_BYTES
+        return self._block_elements * _ELEMENT_BYTES
 
     @property
     def max_model_len(self) -> int:

@@ -8,18 +8,19 @@
 //                   `---- common chunks ---'  `tails'
 //
 // A work item is one tile and one kv head. Its rows (tokens x query heads of that kv head) go through the common run
-// together: a block of keys is converted from fp16 once and used for up to 64 rows. Then each sequence of the tile goes
-// through the rest of its own blocks. Decoding a batch behind a shared prefix, a chunk of a prompt and a single token are
-// all this one case.
+// together: a block of keys is read once and used for up to 64 rows. Then each sequence of the tile goes through the
+// rest of its own blocks. Decoding a batch behind a shared prefix, a chunk of a prompt and a single token are all this
+// one case.
 //
 // A row walks its keys in chunks of 64 (4 blocks), from position 0, with one online softmax update a chunk (Milakov and
 // Gimelshein 2018; Dao et al., FlashAttention, 2022, algorithm 1). Where a chunk begins never depends on the tile and
 // masked keys add exact zeros. So a row's result has the same bits alone, batched, shared or chunked, and no merge of
 // partial results is needed.
 //
-// ARITHMETIC. Queries, keys, values and softmax weights are rounded to bf16, products are exact and sums fp32. Every kernel
-// follows the order in which the matrix unit (amx.h) adds, so they all give the same bits: a product of 32 terms is two
-// chains of 16 fused multiply-adds from zero, "even" and "odd", whose sum is then added to the result.
+// ARITHMETIC. Keys and values are bf16, queries and softmax weights are rounded to it, products are exact and sums
+// fp32. Every kernel follows the order in which the matrix unit (amx.h) adds, so they all give the same bits: a product
+// of 32 terms is two chains of 16 fused multiply-adds from zero, over the first and the second halves of pairs, "even"
+// and "odd", whose sum is then added to the result.
 //
 //      score = 0                                       for each 32 dimensions (d odd, even: of those):
 //              even = fma(q[d], k[d], even)                d = 0, 2, ... 30
@@ -29,17 +30,21 @@
 //      weight[key] = bf16(2^(score - maximum))         maximum: the largest score up to this chunk. Queries are scaled
 //                                                      such that the softmax is one of powers of two.
 //
-//      sum[d] = 0                                      for each two blocks of the chunk, first and second:
-//              even = fma(weight[i], v[i][d], even)        i = 0 ... 15, the keys of the first block
-//              odd  = fma(weight[i], v[i][d], odd)         i = 0 ... 15, the keys of the second
+//      sum[d] = 0                                      for each two blocks of the chunk, which are 32 keys:
+//              even = fma(weight[i], v[i][d], even)        i = 0, 2, ... 30
+//              odd  = fma(weight[i], v[i][d], odd)         i = 1, 3, ... 31
 //              sum[d] += even + odd
 //      output[d] = fma(output[d], factor, sum[d])      factor = 2^(maximum before - maximum), 1 if it is the same
 //
-//      total[i] = total[i] * factor + the weights of slot i of each block; the 16 totals are added after the last chunk
+//      total[i] = fma(total[i], factor, the sum of slot i's weights in the four blocks, before they are rounded);
+//      the 16 totals are added after the last chunk
 //
 // A chunk with fewer blocks, or dimensions that are no multiple of 32, go on as if zeros followed, which changes no bit.
-// The matrix unit takes denormal numbers for zeros. There are none: what is smaller than 1e-20 (kTinyQuery) or 2^-66
-// (kTinyWeight) is made zero, and keys and values were fp16.
+//
+// LIMITS. The matrix unit takes denormal numbers for zeros. There are none: a query below 2^-66 is made zero, and so
+// are a weight below that and a stored number below 2^-40. bf16 has 8 bits, so all products and their sums are
+// multiples of 2^-(66 + 7 + 40 + 7), which is normal. Stored numbers are at most 2^40: no sum of values overflows, and
+// no score of a query below 2^80 / head_dim, so that a token whose own numbers overflow leaves something finite behind.
 #pragma once
 #include "aligned.h"
 #include "simd.h"
@@ -55,20 +60,21 @@ constexpr int kDepth = 32;  // terms of two chains
 // A row's maximum before its first key, and a masked key's score: so far below that the key's weight is zero.
 constexpr float kLowestMaximum = -1e29f;
 constexpr float kMasked = -1e30f;
-constexpr float kTinyQuery = 1e-20f;
-
-using bf16_t = uint16_t;  // the upper half of an fp32
+constexpr float kTinyQuery = 0x1p-66f;
+constexpr float kTinyWeightLog2 = -66.0f;
+constexpr float kTinyStored = 0x1p-40f;
+constexpr float kLargestStored = 0x1p40f;
 
 struct KVLayout {
-    half_t* data;
+    bf16_t* data;
     int64_t block_stride;  // in elements, as all here
     int num_kv_heads, head_dim;
 
     int64_t head_elements() const { return static_cast<int64_t>(head_dim) * kLanes; }
-    half_t* keys(int layer, int block, int head) const {
+    bf16_t* keys(int layer, int block, int head) const {
         return data + block * block_stride + (2 * layer * num_kv_heads + head) * head_elements();
     }
-    half_t* values(int layer, int block, int head) const { return keys(layer, block, num_kv_heads + head); }
+    bf16_t* values(int layer, int block, int head) const { return keys(layer, block, num_kv_heads + head); }
 };
 
 // Rows of one kv head on their way through the keys.
@@ -77,13 +83,13 @@ struct AttentionRows {
     float* queries;          // [rows][dim], scaled, rounded to bf16
     bf16_t* packed_queries;  // [rows][dim, padded with zeros to a multiple of kDepth]: for the matrix unit
     float* outputs;          // [rows][dim]
-    float* scores;           // [rows][kChunk] of one chunk; later its weights
+    float* scores;           // [rows][kChunk] of one chunk; later its weights, as the kernel wants them
     float* maxima;           // [rows]
     float* factors;          // [rows] what the chunk's new maximum multiplies output and totals with
     float* totals;           // [rows][kLanes]
     int* first_keys;         // [rows] positions a row sees: first_keys <= position < end_keys
     int* end_keys;
-    float* chunk;            // room for what a kernel makes of one chunk's keys and values
+    float* chunk;            // room for what a kernel makes of one chunk
 
     AttentionRows from(int row, int count, int head_dim) const {
         return {count,

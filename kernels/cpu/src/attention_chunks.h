@@ -13,7 +13,7 @@ constexpr int width_of(int head_dim) {
 }
 
 struct Chunk {
-    const half_t *keys[kChunkBlocks], *values[kChunkBlocks];
+    const bf16_t *keys[kChunkBlocks], *values[kChunkBlocks];
     int num_blocks = 0;
     int start = 0;  // position of its first key
 
@@ -36,7 +36,7 @@ struct ChunkRange {
             chunk.keys[p] = kv.keys(layer, block, head);
             chunk.values[p] = kv.values(layer, block, head);
         }
-        // Values are taken by two blocks. A second one that is missing has weights of zero, and may be any.
+        // Values are taken by two blocks. One that is missing has weights of zero, and may be any.
         if (chunk.num_blocks % 2 != 0) chunk.values[chunk.num_blocks] = chunk.values[chunk.num_blocks - 1];
         return chunk;
     }

@@ -7,14 +7,14 @@
 
 namespace ramet {
 
-// 2^x for x <= 0, relative error 3e-6; zero below 2^-66. NaN stays NaN.
+// 2^x for x <= 0, relative error 3e-6; zero below kTinyWeightLog2. NaN stays NaN.
 //
 //      x = n + r, n the nearest integer: adding 1.5 * 2^23 rounds x to an integer and leaves n in the sum's low bits.
 //      2^r by a polynomial (minimax over [-0.5, 0.5], exactly 1 at 0), times 2^n by adding n to its exponent.
 //
-// Where x is far below -66, n does not fit in an exponent; the result is replaced by zero in any case.
+// Where x is far below that, n does not fit in an exponent; the result is replaced by zero in any case.
 RAMET_INLINE Vec exp2_weight(Vec x) {
-    const Vec magic = vset(12582912.0f), tiny_weight = vset(-66.0f);
+    const Vec magic = vset(12582912.0f), tiny_weight = vset(kTinyWeightLog2);
     const Vec shifted = vadd(x, magic);
     const Vec r = vsub(x, vsub(shifted, magic));
     Vec p = vset(9.582853221e-3f);
@@ -25,8 +25,8 @@ RAMET_INLINE Vec exp2_weight(Vec x) {
     return vzero_below(vshift_exponent(p, shifted), x, tiny_weight);
 }
 
-// `Weights::store(scores, pair, first, second, total)` rounds a slot's weights in two neighbouring blocks to bf16, writes
-// them as a kernel wants them to `scores`, and returns (total + second) + first.
+// `Weights::store(scores, pair, first, second)` rounds the weights of two neighbouring blocks to bf16 and writes them
+// as a kernel wants them to `scores`.
 template <typename Weights>
 RAMET_INLINE void softmax_row(const AttentionRows& rows, int r, int start) {
     float* scores = rows.scores + r * kChunk;
@@ -46,12 +46,13 @@ RAMET_INLINE void softmax_row(const AttentionRows& rows, int r, int start) {
         rows.maxima[r] = maximum;
     }
     rows.factors[r] = factor;
-    Vec total = vmul(vload(rows.totals + r * kLanes), vset(factor));
     unroll<kChunkBlocks>([&](auto p) RAMET_INLINED { score[p] = exp2_weight(vsub(score[p], vset(maximum))); });
+    const Vec sum = vadd(vadd(score[0], score[1]), vadd(score[2], score[3]));
+    float* totals = rows.totals + r * kLanes;
+    vstore(totals, vfma(vload(totals), vset(factor), sum));
     unroll<kChunkBlocks / 2>([&](auto pair) RAMET_INLINED {
-        total = Weights::store(scores, pair, score[2 * pair], score[2 * pair + 1], total);
+        Weights::store(scores, pair, score[2 * pair], score[2 * pair + 1]);
     });
-    vstore(rows.totals + r * kLanes, total);
 }
 
 // `start` is the chunk's first position. Scores of keys that no row sees may be anything.

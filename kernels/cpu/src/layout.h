@@ -35,12 +35,19 @@
 //
 //      token tile 0: | chunk 0 | chunk 1 | ... |   token tile 1: | chunk 0 | ...
 //
-// KV CACHE, fp16, blocks of 16 token slots. All layers of a block lie together: a copied or newly used block is one
-// piece of memory. Keys are transposed, so that 16 keys are one vector load; values are not, for the same reason.
+// KV CACHE, bf16, blocks of 16 token slots. All layers of a block lie together: a copied or newly used block is one
+// piece of memory.
 //
-//      block b: | layer 0: keys [kv head][dim][16 slots], values [kv head][16 slots][dim] | layer 1: ... |
+//      block b: | layer 0: keys of kv head 0, of 1, ..., values of kv head 0, of 1, ... | layer 1: ... |
 //
-// Stored keys and values are always finite (quantise saturates), so that a masked slot may be multiplied by zero.
+// bf16 is multiplied in pairs of neighbouring terms (attention.h). A score adds over dimensions, an output over keys,
+// so pairs are two dimensions of a key, and two keys' values in one dimension. A line of 64 bytes is 16 pairs.
+//
+//      keys:     dims 0, 1:    | slot 0: d0 d1 | slot 1: d0 d1 | ... | slot 15 |     dims 2, 3: ...
+//      values:   slots 0, 1:   | dim 0: s0 s1 | dim 1: s0 s1 | ... | last dim |      slots 2, 3: ...
+//
+// What is stored is always finite (store_kv), so that it may be multiplied by zero: a masked slot, and what lies behind
+// a head's last dimension.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -56,6 +63,7 @@ constexpr int kPair = 2 * kLanes;   // outputs computed at a time
 constexpr int kTokenTile = 16;      // tokens of an ActivationChunk
 
 using half_t = uint16_t;  // the bits of an IEEE fp16
+using bf16_t = uint16_t;  // the upper half of an fp32
 
 enum WeightFormat : int32_t { kInt8 = 0, kInt4 = 1 };
 

@@ -1,6 +1,7 @@
 // What happens to a token between matrix products: norm, rotation, activation, and its way into the KV cache.
 #pragma once
 #include <cmath>
+#include <cstring>
 
 #include "attention.h"
 #include "simd.h"
@@ -36,17 +37,28 @@ inline Vec silu_mul(Vec gate, Vec up) {
     return vdiv(vmul(gate, up), vadd(vset(1.0f), decay));
 }
 
-// Writes one token's key and value heads to its slot, as finite fp16.
-inline void store_kv(const float* key, const float* value, const KVLayout& kv, int layer, int block, int offset) {
-    constexpr float kLargestHalf = 65504.0f;
-    alignas(32) half_t halves[kLanes];
-    for (int head = 0; head < kv.num_kv_heads; ++head) {
-        half_t* keys = kv.keys(layer, block, head) + offset;
-        half_t* values = kv.values(layer, block, head) + offset * kv.head_dim;
-        for (int d = 0; d < kv.head_dim; d += kLanes) {
-            vstore_half(halves, vclamp(vload(key + head * kv.head_dim + d), kLargestHalf));
-            for (int lane = 0; lane < kLanes; ++lane) keys[(d + lane) * kLanes] = halves[lane];
-            vstore_half(values + d, vclamp(vload(value + head * kv.head_dim + d), kLargestHalf));
+// A key or value as it is stored. NaN becomes the largest that there is. attention.h says why there are limits.
+inline Vec prepare_stored(Vec x) {
+    const Vec finite = vclamp(x, kLargestStored);
+    return vround_bf16(vzero_below(finite, vabs(finite), vset(kTinyStored)));
+}
+
+// Writes one token's key and value heads to its slot. The neighbouring slot is a half of the same pairs: another thread
+// may be writing it, so those bytes are not even rewritten.
+inline void store_kv(const float* key, const float* value, const KVLayout& kv, int layer, int block, int slot) {
+    alignas(32) bf16_t dims[kLanes];
+    for (int head = 0; head < kv.num_kv_heads; ++head, key += kv.head_dim, value += kv.head_dim) {
+        bf16_t* keys = kv.keys(layer, block, head) + 2 * slot;
+        bf16_t* values = kv.values(layer, block, head) + slot / 2 * 2 * kv.head_dim;
+        for (int d = 0; d < kv.head_dim; d += kLanes, keys += kLanes * kLanes) {
+            vstore_bf16(dims, prepare_stored(vload(key + d)));
+            for (int i = 0; i < kLanes; i += 2) std::memcpy(keys + i * kLanes, dims + i, 2 * sizeof(bf16_t));
+            const Vec stored = prepare_stored(vload(value + d));
+            if (slot % 2 == 0) {
+                vstore_in_pairs<0>(values + 2 * d, stored);
+            } else {
+                vstore_in_pairs<1>(values + 2 * d, stored);
+            }
         }
     }
 }

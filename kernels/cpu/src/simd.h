@@ -7,7 +7,7 @@
 //   vround                   to the nearest integer value, ties to even
 //   vexp2i(n)                2 to the power of an integer-valued vector, by its exponent bits
 //   vkeep(v, lo, hi, other)  lanes lo <= i < hi of v, the others from `other`
-//   vload_half vstore_half   16 fp16 values; a store rounds to nearest even
+//   vload_half               16 fp16 values
 //   vfrom_int                IntVec to Vec
 //   ivload ivset ivadd ivsub ivleft<N>
 //   store_integers(chunk, row, v)   64 integers of a token, in the form that Products takes; integer_at reads one back
@@ -17,6 +17,9 @@
 //   sload_twice                                     16 values, each in two neighbouring lanes
 //   For attention, whose operands are bf16:
 //   vround_bf16              to the nearest bf16, ties to even; the result is still fp32. NaN stays NaN
+//   vstore_bf16              16 values that are bf16 already
+//   vload_pairs(p)           16 pairs of bf16: PairVec{the first ones, the second ones}
+//   vstore_in_pairs<I>(p, v) element I of 16 pairs, from values that are bf16 already; the other element stays as it is
 //   vany_above(a, b)         whether a > b in any lane
 //   vzero_below(v, x, limit) v, but zero in lanes where x < limit
 //   vshift_exponent(v, s)    v * 2^n by adding n to v's exponent, where s = n + 1.5 * 2^23: n is in the low bits of s

@@ -73,11 +73,6 @@ inline Vec vload_half(const half_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
-inline void vstore_half(half_t* p, Vec v) {
-    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v.lo, mode));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(v.hi, mode));
-}
 inline Vec vfrom_int(IntVec v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 
 inline IntVec ivload(const void* p) {
@@ -170,6 +165,28 @@ inline Vec vround_bf16(Vec v) {
         return _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(-0x10000)));
     };
     return {round(v.lo), round(v.hi)};
+}
+inline void vstore_bf16(bf16_t* p, Vec v) {
+    const auto upper = [](__m256 x) { return _mm256_srli_epi32(_mm256_castps_si256(x), 16); };
+    const __m256i packed = _mm256_packus_epi32(upper(v.lo), upper(v.hi));  // quarters in the order 0, 2, 1, 3
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0b11'01'10'00));
+}
+struct PairVec {
+    Vec first, second;
+};
+inline PairVec vload_pairs(const bf16_t* p) {
+    const IntVec pairs = ivload(p);
+    const auto first = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };
+    const auto second = [](__m256i x) {
+        return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-0x10000)));
+    };
+    return {{first(pairs.lo), first(pairs.hi)}, {second(pairs.lo), second(pairs.hi)}};
+}
+template <int I>
+void vstore_in_pairs(bf16_t* p, Vec v) {
+    bf16_t values[kLanes];
+    vstore_bf16(values, v);
+    for (int lane = 0; lane < kLanes; ++lane) p[2 * lane + I] = values[lane];
 }
 inline bool vany_above(Vec a, Vec b) {
     const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ), hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ);

@@ -39,9 +39,6 @@ inline Vec vkeep(Vec v, int lo, int hi, Vec other) {
 inline Vec vload_half(const half_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-inline void vstore_half(half_t* p, Vec v) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
 inline Vec vfrom_int(IntVec v) { return _mm512_cvtepi32_ps(v); }
 
 inline IntVec ivload(const int32_t* p) { return _mm512_loadu_si512(p); }
@@ -120,6 +117,24 @@ inline Vec vround_bf16(Vec v) {
     const __mmask16 is_number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
     const __m512i rounded = _mm512_mask_add_epi32(bits, is_number, bits, bias);
     return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-0x10000)));
+}
+inline void vstore_bf16(bf16_t* p, Vec v) {
+    const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(v), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(upper));
+}
+struct PairVec {
+    Vec first, second;
+};
+inline PairVec vload_pairs(const bf16_t* p) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)))};
+}
+template <int I>
+void vstore_in_pairs(bf16_t* p, Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    if constexpr (I == 0) _mm512_mask_storeu_epi16(p, 0x55555555u, _mm512_srli_epi32(bits, 16));
+    if constexpr (I == 1) _mm512_mask_storeu_epi16(p, 0xAAAAAAAAu, bits);
 }
 inline bool vany_above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
 inline Vec vzero_below(Vec v, Vec x, Vec limit) {

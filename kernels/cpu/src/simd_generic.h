@@ -83,30 +83,10 @@ inline float half_to_float(half_t half) {
     std::memcpy(&value, &bits, sizeof value);
     return value;
 }
-inline half_t float_to_half(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    const uint32_t sign = (bits >> 16) & 0x8000u;
-    bits &= 0x7FFFFFFFu;
-    if (bits > 0x7F800000u) return static_cast<half_t>(sign | 0x7E00u);   // NaN
-    if (bits >= 0x477FF000u) return static_cast<half_t>(sign | 0x7C00u);  // rounds to infinity
-    if (bits < 0x38800000u) {  // subnormal: let fp32 addition round to its last bit
-        float magnitude;
-        std::memcpy(&magnitude, &bits, sizeof magnitude);
-        magnitude += 0.5f;
-        std::memcpy(&bits, &magnitude, sizeof bits);
-        return static_cast<half_t>(sign | (bits - 0x3F000000u));
-    }
-    const uint32_t odd = (bits >> 13) & 1u;
-    return static_cast<half_t>(sign | ((bits - 0x38000000u + 0x0FFFu + odd) >> 13));
-}
 inline Vec vload_half(const half_t* p) {
     Vec v;
     for (int lane = 0; lane < kLanes; ++lane) v[lane] = half_to_float(p[lane]);
     return v;
-}
-inline void vstore_half(half_t* p, Vec v) {
-    for (int lane = 0; lane < kLanes; ++lane) p[lane] = float_to_half(v[lane]);
 }
 inline Vec vfrom_int(IntVec v) { return __builtin_convertvector(v, Vec); }
 
@@ -186,6 +166,25 @@ inline Vec vround_bf16(Vec v) {
     const IntVec bits = reinterpret_cast<IntVec>(v);
     const IntVec bias = ((bits >> 16) & 1) + 0x7FFF;
     return reinterpret_cast<Vec>((bits + (bias & (v == v))) & -0x10000);
+}
+inline void vstore_bf16(bf16_t* p, Vec v) {
+    const IntVec bits = reinterpret_cast<IntVec>(v);
+    for (int lane = 0; lane < kLanes; ++lane) p[lane] = static_cast<bf16_t>(static_cast<uint32_t>(bits[lane]) >> 16);
+}
+struct PairVec {
+    Vec first, second;
+};
+// The first of a pair is the lower half of an int32: all processors that this is compiled for are little-endian.
+inline PairVec vload_pairs(const bf16_t* p) {
+    IntVec pairs;
+    std::memcpy(&pairs, p, sizeof pairs);
+    return {reinterpret_cast<Vec>(pairs << 16), reinterpret_cast<Vec>(pairs & -0x10000)};
+}
+template <int I>
+void vstore_in_pairs(bf16_t* p, Vec v) {
+    bf16_t values[kLanes];
+    vstore_bf16(values, v);
+    for (int lane = 0; lane < kLanes; ++lane) p[2 * lane + I] = values[lane];
 }
 inline bool vany_above(Vec a, Vec b) {
     const IntVec is_above = a > b;

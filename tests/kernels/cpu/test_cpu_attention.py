@@ -27,7 +27,8 @@ HEADS = [(2, 1), (1, 3), (2, 4), (1, 8), (3, 3), (1, 1)]
 """(key/value heads, query heads per key/value head)"""
 HEAD_DIMS = [16, 32, 48, 64, 80, 96, 128]
 WINDOWS = [0, 1, 5, 16, 40, 64, 100, 1000]
-LARGEST_HALF = 65504.0
+LARGEST = 2.0**40
+"""The largest number that is stored; what is smaller than one part in it is stored as zero."""
 POOL = 160
 CHUNK_KEYS = 64
 BF16_ISAS = [isa for isa in ("amx", "avx512", "avx2") if isa in supported_isas()]
@@ -80,27 +81,27 @@ class Attention:
         self.head_dim, self.window = head_dim, window
         self.tables, self.context_lens, self.num_new = layout.tables(seed), layout.context_lens, layout.num_new
         rng = np.random.default_rng(seed)
-        # What no row may see is as large as fp16 allows.
-        self.keys = rng.choice([-LARGEST_HALF, LARGEST_HALF], size=(POOL, BLOCK, self.num_kv_heads, head_dim))
-        self.values = rng.choice([-LARGEST_HALF, LARGEST_HALF], size=self.keys.shape)
+        # What no row may see is as large as can be.
+        self.keys = rng.choice([-LARGEST, LARGEST], size=(POOL, BLOCK, self.num_kv_heads, head_dim))
+        self.values = rng.choice([-LARGEST, LARGEST], size=self.keys.shape)
         for table, context_len in zip(self.tables, self.context_lens, strict=True):
             for position in range(context_len):
                 slot = table[position // BLOCK], position % BLOCK
-                if abs(self.keys[slot][0, 0]) == LARGEST_HALF:
+                if abs(self.keys[slot][0, 0]) == LARGEST:
                     self.keys[slot], self.values[slot] = rng.normal(size=(2, self.num_kv_heads, head_dim))
-        self.keys, self.values = (x.astype(np.float16).astype(np.float32) for x in (self.keys, self.values))
+        self.keys, self.values = (round_bf16(x) for x in (self.keys, self.values))
         total = sum(layout.num_new)
         self.queries = rng.normal(size=(total, self.num_kv_heads * self.group, head_dim)).astype(np.float32) * 2
 
     def stored(self) -> Array:
         """The cache without the step's own tokens: those slots hold what no row may see, as they do in life."""
-        cache = np.empty((POOL, 2, self.num_kv_heads, self.head_dim * BLOCK), dtype=np.float16)
+        cache = np.empty((POOL, 2, self.num_kv_heads, self.head_dim * BLOCK), dtype=np.uint16)
         keys, values = self.keys.copy(), self.values.copy()
         for seq_idx, position in self.rows():
             slot = self.tables[seq_idx][position // BLOCK], position % BLOCK
-            keys[slot], values[slot] = LARGEST_HALF, -LARGEST_HALF
-        cache[:, 0] = keys.transpose(0, 2, 3, 1).reshape(cache[:, 0].shape)
-        cache[:, 1] = values.transpose(0, 2, 1, 3).reshape(cache[:, 1].shape)
+            keys[slot], values[slot] = LARGEST, -LARGEST
+        cache[:, 0] = in_pairs(keys.transpose(0, 2, 3, 1)).reshape(cache[:, 0].shape)
+        cache[:, 1] = in_pairs(values.transpose(0, 2, 1, 3)).reshape(cache[:, 1].shape)
         return cache
 
     def rows(self) -> list[tuple[int, int]]:
@@ -184,6 +185,12 @@ def round_bf16(x: Array) -> Array:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(F32)
 
 
+def in_pairs(x: Array) -> Array:
+    """Numbers [..., 2 n, m] as bits of bf16 [..., n, m, 2]."""
+    bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+    return bits.reshape(*x.shape[:-2], -1, 2, x.shape[-1]).swapaxes(-1, -2)
+
+
 def chains(a: Array, b: Array) -> Array:
     """Sums of a[..., 2, n] * b[..., 2, n] over n: two chains from the first term to the last, whose sums are added."""
     sums = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1], dtype=F32)
@@ -211,7 +218,7 @@ def attend_row(query: Array, keys: Array, values: Array, first_key: int) -> Arra
     """One row's output as attention.h describes it. keys, values: [positions the row sees or skips][dim]."""
     head_dim = len(query)
     query = query * (F32(1.44269504) / np.sqrt(F32(head_dim)))
-    query = round_bf16(np.where(abs(query) < F32(1e-20), F32(0), query))
+    query = round_bf16(np.where(abs(query) < F32(2**-66), F32(0), query))
     padding = (-len(keys) % CHUNK_KEYS, -head_dim % 32)
     keys, values = (np.pad(round_bf16(x), ((0, padding[0]), (0, padding[1]))) for x in (keys, values))
     query = np.pad(query, (0, padding[1]))
@@ -226,13 +233,14 @@ def attend_row(query: Array, keys: Array, values: Array, first_key: int) -> Arra
         scores[(positions < first_key) | (positions >= len(keys) - padding[0])] = -1e30
         before, maximum = maximum, max(maximum, scores.max())
         factor = exp2_weight(np.array([before - maximum], F32))[0]
-        weights = round_bf16(exp2_weight(scores - maximum))
-        total = total * factor
+        weights = exp2_weight(scores - maximum)
+        first, second, third, fourth = weights.reshape(4, BLOCK)
+        total = fma(total, np.array(factor), (first + second) + (third + fourth))
+        weights = round_bf16(weights)
         sums = np.zeros_like(output)
-        for pair in (0, 32):
-            total = (total + weights[pair + 16 : pair + 32]) + weights[pair : pair + 16]
-            two_blocks = weights[pair : pair + 32].reshape(2, 16)
-            sums = sums + chains(two_blocks, values[chunk][pair : pair + 32].T.reshape(-1, 2, 16))
+        for keys_of in (slice(0, 32), slice(32, 64)):
+            pairs = weights[keys_of].reshape(16, 2).T
+            sums = sums + chains(pairs, values[chunk][keys_of].T.reshape(-1, 16, 2).swapaxes(1, 2))
         output = fma(output, np.array(factor), sums)
     return (output * (F32(1) / add_lanes(total)))[:head_dim]
 
@@ -305,18 +313,31 @@ def test_large_scores_do_not_overflow(library):
     np.testing.assert_allclose(attention.run(library), attention.expected(), **BF16_ERROR)
 
 
-def test_numbers_too_large_for_fp16_are_stored_as_the_largest_there_are(library):
-    attention = Attention(replace(CHUNK, num_new=(3, 4)), (1, 1), 16, 1, 8)
+GIVEN = [1e13, -1e30, np.inf, -np.inf, np.nan, 2**40, -(2**40), 7.0, 2**-40, -(2**-40), 2**-40 - 2**-62, 1e-40]
+GIVEN += [1 + 2**-8, 1 + 3 * 2**-8]
+STORED = [2**40, -(2**40), 2**40, -(2**40), 2**40, 2**40, -(2**40), 7.0, 2**-40, -(2**-40), 0, 0, 1, 1 + 2**-6]
+"""NaN is stored as the largest number; ties are rounded to even."""
+
+
+def test_numbers_are_stored_in_bf16_and_within_limits(library):
+    attention = Attention(replace(CHUNK, num_new=(7, 7)), (1, 1), 16, 1, 8)
     slots = [(attention.tables[seq_idx][position // BLOCK], position % BLOCK) for seq_idx, position in attention.rows()]
     for idx, slot in enumerate(slots):
-        attention.values[slot] = [1e5, -1e30, np.inf, 65505.0, -65519.0, 65504.0, 7.0][idx]
-        attention.keys[slot] = -np.inf
-    expected = np.array([65504.0, -65504.0, 65504.0, 65504.0, -65504.0, 65504.0, 7.0], dtype=F32)
+        attention.values[slot] = GIVEN[idx]
+        attention.keys[slot] = GIVEN[-1 - idx]
     cache = attention.stored()
-    outputs = attention.run(library, cache)[:, 0, 0]
-    stored_values = cache[:, 1, 0].reshape(POOL, BLOCK, 16)
-    assert np.array_equal(np.array([stored_values[slot][0] for slot in slots]), expected)
-    assert np.array_equal(outputs, round_bf16(expected))
+    outputs = attention.run(library, cache)[:, 0]
+    keys = cache[:, 0].reshape(POOL, 8, BLOCK, 2)
+    values = cache[:, 1].reshape(POOL, BLOCK // 2, 16, 2)
+    expected = np.array(STORED, dtype=F32)
+    for idx, (block, offset) in enumerate(slots):
+        assert_stored(keys[block, :, offset], expected[-1 - idx])
+        assert_stored(values[block, offset // 2, :, offset % 2], expected[idx])
+        assert np.array_equal(outputs[idx], np.full(16, expected[idx]))
+
+
+def assert_stored(bits: Array, expected: float) -> None:
+    assert np.all((bits.astype(np.uint32) << 16).view(F32) == expected)
 
 
 @pytest.mark.parametrize("num_heads", [40, 64])
@@ -333,7 +354,7 @@ EXACT_CASES = [
     (DECODES, (2, 4), 128, 100),
     (CHUNK, (1, 3), 64, 0),
     *((replace(CHUNK, num_new=(20, 5)), (1, 3), head_dim, 70) for head_dim in HEAD_DIMS),
-    *((Layout((0,), (4,), (65 + num_new,), (num_new,)), (1, 1), 48, 0) for num_new in (1, 2, 15, 16, 17, 33, 48)),
+    *((Layout((0,), (4,), (65 + num_new,), (num_new,)), (1, 1), 48, 0) for num_new in (1, 2, 4, 5, 15, 16, 17, 33, 48)),
 ]
 
 
@@ -355,8 +376,8 @@ def test_tiny_and_huge_queries_have_the_same_bits_everywhere(
     """Tiny ones come near the numbers that the matrix unit would take for zeros, huge ones make weights vanish."""
     attention = Attention(CHUNK, (1, 3), 64, 0, 11)
     attention.queries *= F32(scale)
-    attention.keys *= F32(2**-12)  # denormal in fp16, some of them
-    attention.keys = attention.keys.astype(np.float16).astype(F32)
+    attention.keys *= F32(2**-36)  # some of them are stored as zeros
+    attention.keys[abs(attention.keys) < 2**-40] = 0
     expected = emulate(attention)
     for isa in BF16_ISAS:
         np.testing.assert_array_equal(attention.run(cpu_library_of(isa)), expected, err_msg=isa)
