@@ -92,7 +92,7 @@ void multiply_unit(const WeightChunk* const (&blocks)[2], const BlockScales (&sc
         const auto meanwhile = [&](int t) RAMET_INLINED {
             if (tile > tiles.begin) finish_row(tile - 1, t);
         };
-        amx::multiply_tile(blocks[0], blocks[1], acts.tile(tile), acts.num_chunks(), tile == 0 ? ahead : 0,
+        amx::multiply_tile(blocks[0], blocks[1], acts.tile(tile), acts.num_chunks(), tile == tiles.begin ? ahead : 0,
                            scratch.sums[tile % 2], meanwhile);
     }
     for (int t = 0; t < kTokenTile; ++t) finish_row(tiles.end - 1, t);

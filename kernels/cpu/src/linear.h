@@ -24,7 +24,7 @@ struct PairResult {
 
 // Scratch of one thread.
 struct ProductScratch {
-    static constexpr int kTiles = 8;  // that are multiplied with a pair one after another
+    static constexpr int kTiles = 8;  // whose activations stay in the cache while pairs go by
 
     PairResult results[kTiles];
     UnitSums sums[2];
@@ -53,16 +53,16 @@ private:
 };
 
 // Pairs [pairs.begin, pairs.end) of a matrix times all tokens. `finish(pair, first_token, num_tokens, result)` is called
-// with the results of each pair and token tile.
+// with the results of each pair and token tile. A few tiles go through all pairs before the next ones do: their activations
+// stay in the cache, and weights, of which there are fewer bytes than of a long prompt's activations, are read again.
 template <typename Finish>
 void multiply_pairs(const PackedMatrix& matrix, const Activations& acts, int num_tokens, Range pairs,
                     ProductScratch& scratch, const Finish& finish) {
     const int num_tiles = ceil_div(num_tokens, kTokenTile);
-    for (int pair = pairs.begin; pair < pairs.end; ++pair) {
-        const WeightPair weights(matrix, pair, scratch);
-        for (int first = 0; first < num_tiles; first += ProductScratch::kTiles) {
-            const Range tiles = {first, std::min(num_tiles, first + ProductScratch::kTiles)};
-            weights.multiply(acts, tiles, num_tokens, scratch);
+    for (int first = 0; first < num_tiles; first += ProductScratch::kTiles) {
+        const Range tiles = {first, std::min(num_tiles, first + ProductScratch::kTiles)};
+        for (int pair = pairs.begin; pair < pairs.end; ++pair) {
+            WeightPair(matrix, pair, scratch).multiply(acts, tiles, num_tokens, scratch);
             for (int tile = tiles.begin; tile < tiles.end; ++tile) {
                 const int token = tile * kTokenTile;
                 finish(pair, token, std::min(kTokenTile, num_tokens - token), scratch.results[tile - first]);
