@@ -80,10 +80,11 @@ class PackedMatrix:
         self.num_bytes: int = library.ramet_matrix_bytes(self.format, is_planes, num_outputs, num_inputs)
         self.struct = Matrix(num_outputs, num_inputs, self.format, is_planes, arena.allocate(self.num_bytes))
         self._groups = self.struct
+        self._group_arena = MemoryArena(library)  # the system has its memory back at once, which a heap may not give
         if is_planes:
             num_group_bytes = library.ramet_matrix_bytes(self.format, False, num_outputs, num_inputs)
-            self._group_memory = np.zeros(num_group_bytes, dtype=np.uint8)
-            self._groups = Matrix(num_outputs, num_inputs, self.format, False, self._group_memory.ctypes.data)
+            groups = self._group_arena.allocate(num_group_bytes)
+            self._groups = Matrix(num_outputs, num_inputs, self.format, False, groups)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -117,7 +118,7 @@ class PackedMatrix:
         if self._library.ramet_finish_matrix(ctypes.byref(self._groups), ctypes.byref(self.struct), num_threads):
             raise MemoryError("no memory to unpack weights")
         self._groups = self.struct
-        self._group_memory = np.zeros(0, dtype=np.uint8)
+        self._group_arena.close()
 
     def unpack(self, rows: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float32]:
         """fp32 values of some rows: [len(rows), num_inputs]."""
