@@ -150,8 +150,13 @@ template <int D>
 void attend_chunks(const AttentionRows& rows, int head_dim, const ChunkRange& chunks) {
     for (int i = chunks.begin; i < chunks.end; ++i) {
         const Chunk chunk = chunks.at(i);
+        fetch_blocks(chunk.values, chunk.num_blocks, head_dim);
         score_chunk<D>(rows, head_dim, chunk);
         softmax_rows<VectorWeights>(rows, 0, rows.num_rows, chunk.start);
+        if (i + 1 < chunks.end) {
+            const Chunk next = chunks.at(i + 1);
+            fetch_blocks(next.keys, next.num_blocks, head_dim);
+        }
         mix_chunk<D>(rows, head_dim, chunk);
     }
 }

@@ -167,7 +167,7 @@ public:
                 if (i > chunks.begin) add_sums(num_tiles_ - 1);
             });
             for (int tile = 0; tile < num_tiles_; ++tile) attend_tile(tile, chunk);
-            overlap(sums_of(num_tiles_ - 1, chunk), [&] { fetch_values(next); });
+            overlap(sums_of(num_tiles_ - 1, chunk), [&] { fetch_blocks(next.values, next.num_blocks, head_dim_); });
             if (num_tiles_ > 1) add_sums(num_tiles_ - 2);
             chunk = next;
         }
@@ -206,11 +206,6 @@ private:
             const bf16_t* const* ahead = 2 * pair + 1 < next.num_blocks ? next.keys + 2 * pair : values;
             gather_values<D>(values, ahead, head_dim_, values_ + pair, num_pairs);
         }
-    }
-
-    void fetch_values(const Chunk& chunk) {
-        for (int p = 0; p < chunk.num_blocks; ++p)
-            for (int i = 0; i < head_dim_ * kLanes; i += kDepth) prefetch(chunk.values[p] + i);
     }
 
     auto scores_of(int tile, const Chunk& chunk) const {

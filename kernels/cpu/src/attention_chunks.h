@@ -20,6 +20,13 @@ struct Chunk {
     int num_pairs() const { return ceil_div(num_blocks, 2); }
 };
 
+// Asks for the keys or the values of a chunk, which are needed next: memory answers while something else is computed.
+inline void fetch_blocks(const bf16_t* const* blocks, int num_blocks, int head_dim) {
+    constexpr int kLineElements = 64 / sizeof(bf16_t);
+    for (int p = 0; p < num_blocks; ++p)
+        for (int i = 0; i < head_dim * kLanes; i += kLineElements) __builtin_prefetch(blocks[p] + i);
+}
+
 // Chunks [begin, end) of the sequence that owns `blocks`, of which the first end_block are walked.
 struct ChunkRange {
     const KVLayout& kv;
