@@ -27,19 +27,22 @@ RAMET_INLINE void add_total(IntVec total, Vec row_scales, float token_scale, flo
     vstore(result, value);
 }
 
-// Sums of NB channel blocks for NT tokens of a tile. Fetches what lies `ahead` bytes beyond the weights.
+// Sums of NB channel blocks for NT tokens of a tile. Fetches what lies `ahead` bytes beyond the weights, if not 0.
 template <int NB, int NT>
 RAMET_INLINE void sum_products(const WeightChunk* const* blocks, const ActivationChunk* acts, int num_chunks, ptrdiff_t ahead,
                                int first_token, Products::Acc (&sums)[NB][NT]) {
     unroll<NB>([&](auto b) RAMET_INLINED { unroll<NT>([&](auto t) RAMET_INLINED { sums[b][t] = Products::begin(); }); });
     for (int c = 0; c < num_chunks; ++c) {
         for (int step = 0; step < kChunkSteps; ++step) {
+            Products::Weights weights[NB];
             unroll<NB>([&](auto b) RAMET_INLINED {
                 const int8_t* bytes = blocks[b][c].steps[step];
-                prefetch_far(bytes + ahead);
-                const Products::Weights weights = Products::load(bytes);
-                unroll<NT>([&](auto t) RAMET_INLINED {
-                    sums[b][t] = Products::step(sums[b][t], weights, acts[c], first_token + t, step);
+                if (ahead != 0) prefetch_far(bytes + ahead);
+                weights[b] = Products::load(bytes);
+            });
+            unroll<NT>([&](auto t) RAMET_INLINED {  // a token's inputs are loaded once for all blocks
+                unroll<NB>([&](auto b) RAMET_INLINED {
+                    sums[b][t] = Products::step(sums[b][t], weights[b], acts[c], first_token + t, step);
                 });
             });
         }
@@ -49,9 +52,7 @@ RAMET_INLINE void sum_products(const WeightChunk* const* blocks, const Activatio
 // Calls work(first, count) for the tokens of a tile, as many at a time as the registers hold, with `count` a constant.
 template <typename Work>
 void for_token_passes(int num_tokens, const Work& work) {
-    constexpr int kMost = kVectorRegisters >= 32 ? 6 : 4;
     int token = 0;
-    for (; token + kMost <= num_tokens; token += kMost) work(token, std::integral_constant<int, kMost>{});
     for (; token + 4 <= num_tokens; token += 4) work(token, std::integral_constant<int, 4>{});
     for (; token + 2 <= num_tokens; token += 2) work(token, std::integral_constant<int, 2>{});
     if (token < num_tokens) work(token, std::integral_constant<int, 1>{});
@@ -65,7 +66,7 @@ void multiply_vector(const WeightChunk* const (&blocks)[2], const BlockScales (&
     for_token_passes(num_tokens, [&](int first, auto count) {
         for (int first_block = 0; first_block < 2; first_block += kBlocks) {
             Products::Acc sums[kBlocks][count];
-            sum_products<kBlocks, count>(blocks + first_block, acts, num_chunks, ahead, first, sums);
+            sum_products<kBlocks, count>(blocks + first_block, acts, num_chunks, first == 0 ? ahead : 0, first, sums);
             unroll<kBlocks>([&](auto i) RAMET_INLINED {
                 const int b = first_block + i;
                 unroll<count>([&](auto t) RAMET_INLINED {
@@ -120,7 +121,8 @@ void WeightPair::multiply_plane(const Activations& acts, Range tiles, int num_to
     const BlockScales scales[2] = {BlockScales(*trailers_[0]), BlockScales(*trailers_[1])};
     if (amx::is_worthwhile(num_tokens)) return multiply_unit<Plane, NumPlanes>(planes, scales, acts, bytes_to_next_, tiles, scratch);
     for (int tile = tiles.begin; tile < tiles.end; ++tile)
-        multiply_vector<Plane, NumPlanes>(planes, scales, acts.tile(tile), acts.scales(tile), num_chunks_, bytes_to_next_,
+        multiply_vector<Plane, NumPlanes>(planes, scales, acts.tile(tile), acts.scales(tile), num_chunks_,
+                                          tile == tiles.begin ? bytes_to_next_ : 0,
                                           std::min(kTokenTile, num_tokens - tile * kTokenTile),
                                           scratch.results[tile - tiles.begin]);
 }
