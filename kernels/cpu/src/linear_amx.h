@@ -18,7 +18,7 @@ namespace amx {
 
 #if defined(RAMET_HAS_AMX)
 
-constexpr int kMinTokens = 4;  // from here on the unit is faster than the vector kernel
+constexpr int kMinTokens = 6;  // from here on the unit is faster than the vector kernel
 
 inline bool is_worthwhile(int num_tokens) { return num_tokens >= kMinTokens && is_permitted(); }
 
