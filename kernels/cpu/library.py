@@ -106,7 +106,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "ramet_copy_blocks": (c_int32, (c_void_p, c_int64, c_void_p, c_void_p, c_int32)),
     "ramet_matrix_bytes": (c_int64, (c_int32, c_int32, c_int32, c_int32)),
     "ramet_source_format": (c_int32, (c_int32,)),
-    "ramet_pack_rows": (c_int32, (POINTER(Matrix), c_int32, c_void_p, c_void_p, c_int32, c_int32)),
+    "ramet_pack_rows": (c_int32, (POINTER(Matrix), c_int32, c_void_p, c_void_p, c_int32, c_int32, POINTER(c_int32))),
     "ramet_finish_matrix": (c_int32, (POINTER(Matrix), POINTER(Matrix), c_int32)),
     "ramet_unpack_rows": (None, (POINTER(Matrix), c_void_p, c_int32, c_void_p)),
     "ramet_multiply": (c_int32, (POINTER(Matrix), c_void_p, c_int32, c_void_p, c_int32)),

@@ -54,6 +54,7 @@ class PackedMatrix:
 
     Attributes:
         struct: what the library is given, once `finish` was called.
+        num_coarse_groups: groups of 4 bits packed so far that lost precision, as others of their row are much larger.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class PackedMatrix:
         assert num_inputs % GROUP == 0
         self.source = source
         self.format = WeightFormat(library.ramet_source_format(source))
+        self.num_coarse_groups = 0
         self._library = library
         self._arena = arena
         self.num_bytes: int = library.ramet_matrix_bytes(self.format, is_planes, num_outputs, num_inputs)
@@ -108,10 +110,18 @@ class PackedMatrix:
         assert row_of.dtype == np.int32
         assert row_of.flags.c_contiguous
         assert len(row_of) == 0 or (row_of.min() >= 0 and row_of.max() < self.struct.num_outputs)
+        num_coarse = ctypes.c_int32()
         if self._library.ramet_pack_rows(
-            ctypes.byref(self._groups), self.source, rows.ctypes.data, row_of.ctypes.data, len(row_of), num_threads
+            ctypes.byref(self._groups),
+            self.source,
+            rows.ctypes.data,
+            row_of.ctypes.data,
+            len(row_of),
+            num_threads,
+            ctypes.byref(num_coarse),
         ):
             raise NotFiniteError("weights are not finite")
+        self.num_coarse_groups += num_coarse.value
 
     def finish(self, num_threads: int) -> None:
         """End the packing, once all rows are in. Raises MemoryError if there is none for a few rows of scratch."""

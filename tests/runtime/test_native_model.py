@@ -140,6 +140,21 @@ def test_other_types_become_8_bits_and_it_is_said_once(tmp_path, make_tiny_model
     assert_8_bits(values(query), exact)
 
 
+def test_4_bits_with_outliers_get_two_planes_and_it_is_said(tmp_path, make_tiny_model, pack, caplog):
+    """One plane of 8 bits a row would lose what is small beside the outliers."""
+    tiny = make_tiny_model()
+    name = "model.layers.1.mlp.down_proj.weight"
+    tiny.tensors[name][:, :32] *= 100
+    path = tiny.save_gguf(tmp_path / "tiny.gguf", lambda _: Quantization.Q4_1)
+    with caplog.at_level(logging.WARNING):
+        model, matrices = pack(path)
+    assert model.requantized_types == {"Q4_1"}
+    assert [matrix.format for matrix in matrices] == [WeightFormat.INT4] * (len(matrices) - 1) + [WeightFormat.INT8]
+    exact = np.array(gguf.dequantize(gguf.quantize(tiny.tensors[name], Quantization.Q4_1), Quantization.Q4_1))
+    small, seen = exact[:, 32:], values(matrices[-1])[:, 32:]
+    assert np.linalg.norm(seen - small) <= 0.03 * np.linalg.norm(small)
+
+
 def test_gate_and_up_of_two_types_share_a_matrix(tmp_path, make_tiny_model, pack):
     tiny = make_tiny_model()
     path = tiny.save_gguf(

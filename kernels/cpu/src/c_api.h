@@ -84,12 +84,13 @@ int32_t ramet_copy_blocks(uint16_t* kv_data, int64_t num_elements, const int32_t
                           int32_t num_copies);
 
 // Packing. `row_of[i]` is the row of the matrix, which lies in groups, that source row i becomes. Sources are GGUF blocks as
-// they lie in the file, or finite fp32. Returns 1 if a scale or minimum is not finite: the file is damaged.
+// they lie in the file, or finite fp32. Returns 1 if a scale or minimum is not finite: the file is damaged. Writes how many
+// groups of 4 bits lost precision because others of their row are much larger.
 enum { RAMET_SOURCE_F32 = 0, RAMET_SOURCE_Q4_0 = 1, RAMET_SOURCE_Q4_1 = 2, RAMET_SOURCE_Q8_0 = 3, RAMET_SOURCE_Q4_K = 4 };
 int64_t ramet_matrix_bytes(int32_t format, int32_t is_planes, int32_t num_outputs, int32_t num_inputs);
 int32_t ramet_source_format(int32_t source);  // the packed format that a source becomes
 int32_t ramet_pack_rows(const ramet_matrix* matrix, int32_t source, const void* rows, const int32_t* row_of,
-                        int32_t num_rows, int32_t num_threads);
+                        int32_t num_rows, int32_t num_threads, int32_t* num_coarse_groups);
 // After all rows were packed: makes `to`, which is `groups` itself or a matrix of planes, ready to be used.
 int32_t ramet_finish_matrix(const ramet_matrix* groups, const ramet_matrix* to, int32_t num_threads);
 // fp32 values of rows of a packed matrix: out [num_rows][num_inputs].

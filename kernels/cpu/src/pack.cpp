@@ -152,30 +152,51 @@ void put_values(const uint8_t* values, int format, int lane, uint8_t* packed) {
 
 int16_t round_to_int(float value) { return static_cast<int16_t>(std::nearbyint(value)); }
 
-// Packs one row into groups. Returns false if a scale or minimum is not finite.
-bool pack_row(const Source& source, const uint8_t* source_row, const PackedMatrix& matrix, int row) {
+// A multiplier of kInt8. Where rounding it would change weights by more than rounding their values does, `values` are rounded
+// to the next larger multiplier instead.
+int16_t int8_multiplier(float exact, uint8_t* values) {
+    constexpr float kPrecise = 64.0f, kRounding = 1e-3f;  // what is whole but for rounding is taken for it
+    if (std::fabs(exact) >= kPrecise) return round_to_int(exact);
+    const float multiplier = std::copysign(std::ceil(std::fabs(exact) - kRounding), exact);
+    const float ratio = multiplier == 0.0f ? 0.0f : exact / multiplier;
+    for (int i = 0; i < kGroup; ++i)
+        values[i] = static_cast<uint8_t>(128 + static_cast<int>(std::nearbyint(ratio * static_cast<float>(values[i] - 128))));
+    return round_to_int(multiplier);
+}
+
+struct PackedRow {
+    bool is_finite;         // all scales and minima are
+    int num_coarse_groups;  // of 4 bits whose steps are smaller than those of the row's 8 bits
+};
+
+PackedRow pack_row(const Source& source, const uint8_t* source_row, const PackedMatrix& matrix, int row) {
     const int format = matrix.format, block = row / kLanes, lane = row % kLanes;
     std::vector<SourceGroup> groups;
     for (int g = 0; g < num_groups(matrix); ++g) groups.push_back(source.read(source_row, g));
     const float unit = unit_of_row(groups, format);
-    if (!std::isfinite(unit)) return false;
+    if (!std::isfinite(unit)) return {false, 0};
     const float inverse = unit >= std::numeric_limits<float>::min() ? 1.0f / unit : 0.0f;  // next to nothing is nothing
+    int num_coarse = 0;
     for (int g = 0; g < num_groups(matrix); ++g) {
         SourceGroup& group = groups[g];
         uint8_t* packed = group_of(matrix, block, g);
         int16_t* integers = reinterpret_cast<int16_t*>(packed + quant_bytes(format)) + lane;
-        integers[0] = round_to_int(group.scale * inverse);
-        if (format == kInt4) integers[kLanes] = round_to_int(group.minimum * inverse + 128.0f);  // to round, not cut off
+        const float multiplier = group.scale * inverse;
         if (source.read == read_f32) {
-            constexpr float kRounding = 1e-3f;  // what is a whole number but for rounding is taken for it
-            integers[0] = round_to_int(std::ceil(group.scale * inverse - kRounding));
+            integers[0] = round_to_int(std::ceil(multiplier - 1e-3f));
             quantize_f32(reinterpret_cast<const float*>(source_row) + static_cast<size_t>(g) * kGroup,
                          unit * static_cast<float>(integers[0]), group.values);
+        } else if (format == kInt8) {
+            integers[0] = int8_multiplier(multiplier, group.values);
+        } else {
+            integers[0] = round_to_int(multiplier);
+            integers[kLanes] = round_to_int(group.minimum * inverse + 128.0f);  // to round, not cut off
+            num_coarse += group.scale != 0.0f && std::fabs(multiplier) < 256.0f;
         }
         put_values(group.values, format, lane, packed);
     }
     trailer_of(matrix, block).scales[lane] = inverse == 0.0f ? 0.0f : format == kInt4 ? 256.0f * unit : unit;
-    return true;
+    return {true, num_coarse};
 }
 
 void sum_rows(const WeightChunk* plane, int num_chunks, int32_t* sums) {
@@ -228,18 +249,22 @@ int64_t ramet_matrix_bytes(int32_t format, int32_t is_planes, int32_t num_output
 int32_t ramet_source_format(int32_t source) { return kSources[source].format; }
 
 int32_t ramet_pack_rows(const ramet_matrix* matrix, int32_t source_idx, const void* rows, const int32_t* row_of,
-                        int32_t num_rows, int32_t num_threads) {
+                        int32_t num_rows, int32_t num_threads, int32_t* num_coarse_groups) {
     const PackedMatrix packed = as_packed(*matrix);
     const Source& source = kSources[source_idx];
     const size_t row_bytes = static_cast<size_t>(packed.num_inputs) / source.values_per_block * source.block_bytes;
     std::atomic<bool> all_finite{true};
+    std::atomic<int32_t> num_coarse{0};
     run_team(num_threads, [&](const Member& member) {
         const Range share = member.share(num_rows);
         for (int i = share.begin; i < share.end; ++i) {
             const uint8_t* row = static_cast<const uint8_t*>(rows) + i * row_bytes;
-            if (!pack_row(source, row, packed, row_of[i])) all_finite.store(false, std::memory_order_relaxed);
+            const PackedRow result = pack_row(source, row, packed, row_of[i]);
+            if (!result.is_finite) all_finite.store(false, std::memory_order_relaxed);
+            num_coarse.fetch_add(result.num_coarse_groups, std::memory_order_relaxed);
         }
     });
+    *num_coarse_groups = num_coarse;
     return all_finite ? 0 : 1;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -40,7 +41,15 @@ def planned(source: Source, rows: np.ndarray) -> np.ndarray:
     scales, minima, values = fields(source, rows)
     if source is Source.Q8_0:
         units = np.abs(scales).max(axis=1, keepdims=True) / f32(254)
-        weights = np.rint(scales * inverse_of(units)).astype(np.int64) * values
+        exact = scales * inverse_of(units)
+        coarse = np.copysign(np.ceil(np.abs(exact) - f32(1e-3)), exact)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratios = np.where(coarse == 0, f32(0), exact / coarse)
+        is_precise = np.abs(exact) >= 64
+        requantized = np.rint(ratios * values.astype(f32)).astype(np.int64)
+        weights = np.where(is_precise, np.rint(exact), coarse).astype(np.int64) * np.where(
+            is_precise, values, requantized
+        )
     else:
         reach = np.maximum(np.abs(minima), np.abs(minima + f32(15) * scales))
         units = reach.max(axis=1, keepdims=True) / f32(127 * 256)
@@ -79,6 +88,32 @@ def test_8_bits_are_kept_to_within_a_quarter_of_the_largest_step_of_a_row(librar
     scales, _, _ = fields(Source.Q8_0, rows.rows)
     unpacked = rows.pack(library, arena_of(library)).unpack(range(shape[0]))
     assert np.all(np.abs(unpacked - rows.values) <= np.abs(scales).max(axis=1) * 0.2521)
+
+
+@pytest.mark.parametrize("ratio", [1, 16, 150, 600])
+@pytest.mark.parametrize("source", [Source.F32, Source.Q8_0], ids=lambda source: source.name)
+def test_8_bits_keep_groups_that_are_small_beside_others_of_their_row(library, arena_of, source, ratio):
+    rng = np.random.default_rng(12)
+    values = rng.normal(size=(64, 128)).astype(f32)
+    values[:, 32:64] *= ratio
+    rows = values if source is Source.F32 else gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    exact = values if source is Source.F32 else np.array(gguf.dequantize(rows, gguf.GGMLQuantizationType.Q8_0))
+    matrix = PackedMatrix(library, arena_of(library), source, 64, 128)
+    matrix.pack(np.ascontiguousarray(rows), np.arange(64, dtype=np.int32), 1)
+    matrix.finish(1)
+    small = np.r_[0:32, 64:128]
+    error = np.linalg.norm((matrix.unpack(range(64)) - exact)[:, small], axis=1)
+    assert np.all(error <= 0.03 * np.linalg.norm(exact[:, small], axis=1))
+
+
+@pytest.mark.parametrize(("ratio", "is_coarse"), [(1, False), (4, False), (64, True)])
+def test_4_bits_that_a_plane_cannot_hold_are_counted(library, arena_of, ratio, is_coarse):
+    values = np.random.default_rng(13).normal(size=(32, 128)).astype(f32)
+    values[:, 32:64] *= ratio
+    matrix = PackedMatrix(library, arena_of(library), Source.Q4_1, 32, 128)
+    rows = gguf.quantize(values, gguf.GGMLQuantizationType.Q4_1)
+    matrix.pack(np.ascontiguousarray(rows), np.arange(32, dtype=np.int32), 2)
+    assert matrix.num_coarse_groups == (3 * 32 if is_coarse else 0)
 
 
 def packed_floats(library, arena_of, values: np.ndarray) -> np.ndarray:
