@@ -24,6 +24,9 @@ check: $(INSTALLED_DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# An editable install in compat mode puts the checkout on Python's path. Without it, a script beside a checkout called ramet
+# would take that folder for the package.
+#
 # The bundled model's package asks for an LLM tool and a compiler run that ramet does not need: take the file alone.
 $(INSTALLED): requirements/lock.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "ramet needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 1; }

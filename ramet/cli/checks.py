@@ -105,11 +105,10 @@ def check_device(args: argparse.Namespace) -> Check:
     from ..runtime.config import default_kernels
     from ..runtime.runner_factory import RUNNERS, runner_candidates
 
-    first, *others = runner_candidates(args.kernels or default_kernels(), args.device)
-    device = resolve_device(args.device, RUNNERS[first].device_types)
-    otherwise = f", otherwise {' or '.join(others)}" if others else ""
+    candidates = runner_candidates(args.kernels or default_kernels(), args.device)
+    device = resolve_device(args.device, RUNNERS[candidates[0]].device_types)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return Check("device", "ok", f"{device}, {first} kernels{otherwise} ({gpu})")
+    return Check("device", "ok", f"{device} ({gpu}); kernels by preference: {', '.join(candidates)}")
 
 
 def check_cpu_kernels(args: argparse.Namespace) -> Check:
