@@ -51,7 +51,7 @@ IntVec ivleft(IntVec v) {
 }
 
 inline void store_integers(ActivationChunk& chunk, int row, const Vec (&integers)[4]) {
-    const __m512i offset = _mm512_set1_epi16(-1 << kInputOffsetBits), low_byte = _mm512_set1_epi16(255);
+    const __m512i offset = _mm512_set1_epi16(-(1 << kInputOffsetBits)), low_byte = _mm512_set1_epi16(255);
     const auto pack = [&](int i) {
         const __m512i x = _mm512_packs_epi32(_mm512_cvtps_epi32(integers[i]), _mm512_cvtps_epi32(integers[i + 1]));
         return _mm512_xor_si512(x, offset);
