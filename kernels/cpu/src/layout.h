@@ -78,6 +78,7 @@ union alignas(64) ActivationChunk {
     } bytes;
     int16_t values[kTokenTile][kChunkInputs];
 };
+constexpr int place_in_pairs(int input) { return (input & ~3) | (input & 1) << 1 | (input >> 1 & 1); }
 constexpr int kInputOffsetBits = 15;
 
 struct alignas(64) WeightChunk {

@@ -129,14 +129,16 @@ constexpr float kMaxInteger4 = 127.0f * 256.0f;
 constexpr float kMaxMultiplier8 = 127.0f * 256.0f / 128.0f;
 
 // What one unit of multipliers and offsets stands for in a row. Infinite if a scale or minimum is not finite.
-float unit_of_row(const std::vector<SourceGroup>& groups, int format) {
+float unit_of_row(const Source& source, const uint8_t* row, int num_groups) {
+    const bool is_int8 = source.format == kInt8;
     float largest = 0.0f;
-    for (const SourceGroup& group : groups) {
-        const float reach = format == kInt8 ? std::fabs(group.scale)
-                                            : std::max(std::fabs(group.minimum + 15.0f * group.scale), std::fabs(group.minimum));
+    for (int g = 0; g < num_groups; ++g) {
+        const SourceGroup group = source.read(row, g);
+        const float reach = is_int8 ? std::fabs(group.scale)
+                                    : std::max(std::fabs(group.minimum + 15.0f * group.scale), std::fabs(group.minimum));
         largest = std::isfinite(reach) ? std::max(largest, reach) : INFINITY;
     }
-    return largest / (format == kInt8 ? kMaxMultiplier8 : kMaxInteger4);
+    return largest / (is_int8 ? kMaxMultiplier8 : kMaxInteger4);
 }
 
 void put_values(const uint8_t* values, int format, int lane, uint8_t* packed) {
@@ -152,12 +154,18 @@ void put_values(const uint8_t* values, int format, int lane, uint8_t* packed) {
 
 int16_t round_to_int(float value) { return static_cast<int16_t>(std::nearbyint(value)); }
 
+// The next larger multiplier; what is whole but for rounding is taken for it.
+float larger_multiplier(float exact) {
+    constexpr float kRounding = 1e-3f;
+    return std::copysign(std::ceil(std::fabs(exact) - kRounding), exact);
+}
+
 // A multiplier of kInt8. Where rounding it would change weights by more than rounding their values does, `values` are rounded
 // to the next larger multiplier instead.
 int16_t int8_multiplier(float exact, uint8_t* values) {
-    constexpr float kPrecise = 64.0f, kRounding = 1e-3f;  // what is whole but for rounding is taken for it
+    constexpr float kPrecise = 64.0f;
     if (std::fabs(exact) >= kPrecise) return round_to_int(exact);
-    const float multiplier = std::copysign(std::ceil(std::fabs(exact) - kRounding), exact);
+    const float multiplier = larger_multiplier(exact);
     const float ratio = multiplier == 0.0f ? 0.0f : exact / multiplier;
     for (int i = 0; i < kGroup; ++i)
         values[i] = static_cast<uint8_t>(128 + static_cast<int>(std::nearbyint(ratio * static_cast<float>(values[i] - 128))));
@@ -171,19 +179,17 @@ struct PackedRow {
 
 PackedRow pack_row(const Source& source, const uint8_t* source_row, const PackedMatrix& matrix, int row) {
     const int format = matrix.format, block = row / kLanes, lane = row % kLanes;
-    std::vector<SourceGroup> groups;
-    for (int g = 0; g < num_groups(matrix); ++g) groups.push_back(source.read(source_row, g));
-    const float unit = unit_of_row(groups, format);
+    const float unit = unit_of_row(source, source_row, num_groups(matrix));
     if (!std::isfinite(unit)) return {false, 0};
     const float inverse = unit >= std::numeric_limits<float>::min() ? 1.0f / unit : 0.0f;  // next to nothing is nothing
     int num_coarse = 0;
     for (int g = 0; g < num_groups(matrix); ++g) {
-        SourceGroup& group = groups[g];
+        SourceGroup group = source.read(source_row, g);
         uint8_t* packed = group_of(matrix, block, g);
         int16_t* integers = reinterpret_cast<int16_t*>(packed + quant_bytes(format)) + lane;
         const float multiplier = group.scale * inverse;
         if (source.read == read_f32) {
-            integers[0] = round_to_int(std::ceil(multiplier - 1e-3f));
+            integers[0] = round_to_int(larger_multiplier(multiplier));
             quantize_f32(reinterpret_cast<const float*>(source_row) + static_cast<size_t>(g) * kGroup,
                          unit * static_cast<float>(integers[0]), group.values);
         } else if (format == kInt8) {
@@ -219,11 +225,10 @@ void finish_block(const PackedMatrix& groups, const PackedMatrix& to, int block,
 
 }  // namespace
 
-void unpack_row(const PackedMatrix& matrix, int row, float* out) {
+void unpack_row(const PackedMatrix& matrix, int row, WeightChunk* scratch, float* out) {
     const int block = row / kLanes, lane = row % kLanes, chunks = num_chunks(matrix);
-    std::vector<WeightChunk> scratch(matrix.is_planes ? 0 : num_planes(matrix.format) * chunks);
-    if (!matrix.is_planes) unpack_planes(matrix, block, scratch.data());
-    const WeightChunk* plane_0 = matrix.is_planes ? plane_of(matrix, block, 0) : scratch.data();
+    if (!matrix.is_planes) unpack_planes(matrix, block, scratch);
+    const WeightChunk* plane_0 = matrix.is_planes ? plane_of(matrix, block, 0) : scratch;
     const WeightChunk* plane_1 = num_planes(matrix.format) == 2 ? plane_0 + chunks : nullptr;
     const float scale = trailer_of(matrix, block).scales[lane];
     for (int step = 0; step < matrix.num_inputs / 4; ++step) {
@@ -287,7 +292,9 @@ int32_t ramet_finish_matrix(const ramet_matrix* groups, const ramet_matrix* to, 
 
 void ramet_unpack_rows(const ramet_matrix* matrix, const int32_t* rows, int32_t num_rows, float* out) {
     const PackedMatrix packed = as_packed(*matrix);
-    for (int i = 0; i < num_rows; ++i) unpack_row(packed, rows[i], out + static_cast<size_t>(i) * packed.num_inputs);
+    std::vector<WeightChunk> scratch(num_planes(packed.format) * num_chunks(packed));
+    for (int i = 0; i < num_rows; ++i)
+        unpack_row(packed, rows[i], scratch.data(), out + static_cast<size_t>(i) * packed.num_inputs);
 }
 
 }  // extern "C"

@@ -96,7 +96,7 @@ inline void store_integers(ActivationChunk& chunk, int row, const Vec (&integers
     }
 }
 inline int integer_at(const ActivationChunk& chunk, int row, int input) {
-    return chunk.values[row][(input & ~3) | (input & 1) << 1 | (input >> 1 & 1)];
+    return chunk.values[row][place_in_pairs(input)];
 }
 
 // Without a dot instruction bytes would have to be multiplied into 16 bits, which do not hold two products. So weights are

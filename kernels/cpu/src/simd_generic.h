@@ -105,12 +105,11 @@ IntVec ivleft(IntVec v) {
 
 inline void store_integers(ActivationChunk& chunk, int row, const Vec (&integers)[4]) {
     for (int input = 0; input < kChunkInputs; ++input) {
-        const int place = (input & ~3) | (input & 1) << 1 | (input >> 1 & 1);
-        chunk.values[row][place] = static_cast<int16_t>(integers[input / kLanes][input % kLanes]);
+        chunk.values[row][place_in_pairs(input)] = static_cast<int16_t>(integers[input / kLanes][input % kLanes]);
     }
 }
 inline int integer_at(const ActivationChunk& chunk, int row, int input) {
-    return chunk.values[row][(input & ~3) | (input & 1) << 1 | (input >> 1 & 1)];
+    return chunk.values[row][place_in_pairs(input)];
 }
 
 struct Products {

@@ -93,7 +93,7 @@ void Model::prepare(const ramet_step& step) {
 }
 
 void Model::run(const ramet_step& step, const Member& member) {
-    embed(step, member.share(step.num_tokens));
+    embed(step, member.share(step.num_tokens), scratch_[member.thread]);
     member.wait();
     lap(kPhasePointwise, member.thread);
     for (int layer = 0; layer < config_.num_layers; ++layer) run_layer(step, layer, member);
@@ -137,10 +137,11 @@ void Model::run_layer(const ramet_step& step, int layer_idx, const Member& membe
     end_phase(kPhaseLinear);
 }
 
-void Model::embed(const ramet_step& step, Range tokens) {
+void Model::embed(const ramet_step& step, Range tokens, ThreadScratch& scratch) {
     const PackedMatrix embedding = as_packed(config_.embedding);
     for (int t = tokens.begin; t < tokens.end; ++t)
-        unpack_row(embedding, step.token_ids[t], &hidden_[static_cast<size_t>(t) * config_.hidden_size]);
+        unpack_row(embedding, step.token_ids[t], scratch.product.planes.data(),
+                   &hidden_[static_cast<size_t>(t) * config_.hidden_size]);
 }
 
 // Norms and quantises hidden rows (of `rows`, or all in order) into normed_.

@@ -42,7 +42,7 @@ private:
     void prepare(const ramet_step& step);
     void run(const ramet_step& step, const Member& member);
     void run_layer(const ramet_step& step, int layer_idx, const Member& member);
-    void embed(const ramet_step& step, Range tokens);
+    void embed(const ramet_step& step, Range tokens, ThreadScratch& scratch);
     void normalize(const float* norm, const int32_t* rows, Range tokens, ThreadScratch& scratch);
     void project(const ramet_linear& linear, int num_tokens, const Member& member);
     void rotate_and_store(const ramet_step& step, int layer_idx, Range tokens);
