@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from .default_backend import BackendLike
 
 _ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
-_NOT_FOR_PROGRAMS = {"prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output"}
+_NOT_FOR_PROGRAMS = {
+    "prompt_logprobs",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "best_of",
+    "use_beam_search",
+    "length_penalty",
+    "early_stopping",
+}
 SAMPLING_OPTIONS = frozenset(item.name for item in fields(SamplingParams)) - _NOT_FOR_PROGRAMS
 
 RunMethod = Literal["run", "stream", "run_batch"]

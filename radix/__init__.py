@@ -43,10 +43,13 @@ from .eviction import EVICTION_POLICIES, EvictionPolicy
 from .node import PartialLeaf, RadixNode
 from .prefix_cache import PrefixCache
 from .prefix_match import PrefixMatch
+from .retention import DEFAULT_RETENTION, RetentionRange
 from .stats import CacheStats
 from .tree import RadixTree
+from .watches import PrefixWatch
 
 __all__ = [
+    "DEFAULT_RETENTION",
     "EVICTION_POLICIES",
     "BlockCopy",
     "BlockPool",
@@ -59,6 +62,8 @@ __all__ = [
     "PartialLeaf",
     "PrefixCache",
     "PrefixMatch",
+    "PrefixWatch",
     "RadixNode",
     "RadixTree",
+    "RetentionRange",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .errors import CacheUsageError
 from .node import RadixNode
+from .retention import Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class BlockTable:
         num_committed_tokens: a multiple of the block size; the blocks up to there belong to the tree.
         node: the tree node whose end is num_committed_tokens. Its path is locked.
         priority: what the `priority` eviction policy orders by.
+        retention: which of the tokens to keep for longer, or not so long, once they are evictable.
         is_tail_written: the partial block at the end of the computed tokens holds its KV now. False from an acquire
             or fork that asked for a copy until the sequence's next commit: until then nobody may copy from it.
         is_released: the table is dead: it has no blocks.
@@ -48,6 +50,7 @@ class BlockTable:
     num_committed_tokens: int
     node: RadixNode
     priority: int = 0
+    retention: Retention = ()
     is_tail_written: bool = True
     is_released: bool = False
 

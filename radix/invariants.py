@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from .block_pool import BlockPool, BlockState
 from .block_table import BlockTable
 from .errors import InvariantViolation
+from .eviction import eviction_key
 from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
 from .tree import RadixTree
@@ -29,6 +30,7 @@ def find_violations(pool: BlockPool, tree: RadixTree, open_tables: OpenTables) -
         *_check_locks(pool, tree, nodes, tables),
         *_check_tables(tables, open_tables, nodes, tree.block_size),
         *_check_queue(tree, nodes),
+        *_check_watches(tree),
     ]
 
 
@@ -68,7 +70,7 @@ def _check_nodes(tree: RadixTree, nodes: list[RadixNode]) -> Iterator[str]:
         if node.parent is None:
             if id(node) not in roots or node.block_ids or node.start:
                 yield f"{_name(node)} has no parent, but is not a root"
-            if node.lock_count == 0 and not node.sorted_keys:
+            if node.lock_count == 0 and not node.sorted_keys and node not in tree.watches:
                 yield f"{_name(node)} is an empty root that nothing runs on"
         elif not node.block_ids:
             yield f"{_name(node)} holds no block"
@@ -147,10 +149,27 @@ def _check_queue(tree: RadixTree, nodes: list[RadixNode]) -> Iterator[str]:
     pieces += [leaf for node in nodes for leaf in node.leaves.values()]
     for piece in pieces:
         key = queued.get(id(piece))
-        if piece.is_evictable and (key is None or key > tree.policy.key(piece.usage)):
+        if piece.is_evictable and (key is None or key > eviction_key(tree.policy, piece.usage)):
             yield f"an evictable piece behind {_name(piece.parent)} has the key {key} in the eviction queue"
         if piece.usage.is_queued != (key is not None):
             yield f"a piece behind {_name(piece.parent)} does not know whether it is queued"
+
+
+def _check_watches(tree: RadixTree) -> Iterator[str]:
+    """A watch is where a new walk would end, has its blocks, and is filed under what it waits for there."""
+    for node, num_tokens, next_key, watch in tree.watches.entries():
+        name = f"watch of {len(watch.token_ids)} tokens"
+        walk = tree.walk(tree.find_root(watch.namespace), watch.token_ids, watch.limit)
+        end = len(walk.block_ids) * tree.block_size
+        if watch.num_tokens != end or watch.node is not walk.node:
+            yield f"{name} has {watch.num_tokens} of them on {_name(watch.node)}, must have {end} on {_name(walk.node)}"
+        elif watch.block_ids() != walk.block_ids:
+            yield f"{name} has other blocks than its path"
+        wanted = watch.token_ids[watch.num_tokens : min(watch.limit, watch.num_tokens + tree.block_size)]
+        if watch.next_key != (tuple(wanted) if len(wanted) == tree.block_size else ()):
+            yield f"{name} waits for another block than its next"
+        if (node, num_tokens, next_key) != (watch.node, watch.num_tokens, watch.next_key) or not watch.is_watching:
+            yield f"{name} is filed wrongly"
 
 
 def _path(node: RadixNode) -> tuple[list[int], list[int]]:

@@ -88,13 +88,12 @@ class RadixNode:
                 best_len, best = agreed, key
         return best_len, best
 
-    def continuation_block_id(self, token_ids: TokenKey) -> int | None:
-        """The block of a child or leaf that begins with `token_ids` (or is just that); None if there is none."""
+    def continuation(self, token_ids: TokenKey) -> RadixNode | PartialLeaf | None:
+        """The child or leaf that begins with `token_ids` (or is just that); None if there is none."""
         agreed, key = self.closest(token_ids)
         if agreed < len(token_ids):
             return None
-        child = self.children.get(key)
-        return child.block_ids[0] if child is not None else self.leaves[key].block_id
+        return self.children.get(key) or self.leaves[key]
 
     def covered_leaf(self, token_ids: TokenKey) -> PartialLeaf | None:
         """The leaf whose tokens begin `token_ids`. There is one at most, for no leaf begins another."""

@@ -9,6 +9,8 @@ The life of a sequence, and the only calls that change anything:
     fork       a second table that shares everything so far         -> BlockTable, copies to carry out
     release    finished, aborted or preempted                       the computed blocks stay in the tree, unlocked
 
+Before it is acquired, a sequence can `watch` how much of it is cached (watches.py).
+
 A call that cannot get its blocks says so (None or False) and has changed nothing. Not safe to use from two threads.
 """
 
@@ -21,12 +23,16 @@ from .block_pool import BlockPool
 from .block_table import BlockCopy, BlockTable
 from .errors import CacheUsageError, InvariantViolation
 from .eviction import make_eviction_policy
+from .insertion import Insertion
 from .invariants import find_violations
 from .node import RadixNode
 from .open_tables import OpenTables
-from .prefix_match import PrefixMatch, find_match, find_tail
+from .prefix_match import PrefixMatch, find_match, find_tail, match_limit
+from .retention import Retention
 from .stats import CacheStats
-from .tree import RadixTree, Tail, Walk
+from .tree import RadixTree
+from .walk import Tail, Walk
+from .watches import PrefixWatch
 
 __all__ = ["BlockCopy", "BlockTable", "CacheStats", "PrefixCache", "PrefixMatch"]
 
@@ -68,6 +74,7 @@ class PrefixCache:
         self.tree = RadixTree(block_size, make_eviction_policy(eviction_policy), num_blocks)
         self.open_tables = OpenTables(block_size)
         self._stats = CacheStats()
+        self._insertion = Insertion(self.pool, self.tree, self._stats)
 
     # ---- counts ----------------------------------------------------------------------------------------------------
 
@@ -113,24 +120,51 @@ class PrefixCache:
     # ---- the life of a sequence ------------------------------------------------------------------------------------
 
     def match(
-        self, token_ids: Sequence[int], *, namespace: Hashable = None, max_tokens: int | None = None
+        self,
+        token_ids: Sequence[int],
+        *,
+        namespace: Hashable = None,
+        max_tokens: int | None = None,
+        watch: PrefixWatch | None = None,
     ) -> PrefixMatch:
         """The longest prefix of `token_ids` whose KV is known in `namespace`. Mutates nothing. O(tokens).
 
         Args:
             max_tokens: look at that many tokens only. Pass len - 1 where the last token must be computed.
+            watch: of the same list, namespace and max_tokens: it knows the whole blocks, so that is O(blocks).
+
+        Raises:
+            CacheUsageError: max_tokens is negative, or the watch is of something else.
+        """
+        limit = match_limit(len(token_ids), max_tokens)
+        root = self.tree.find_root(namespace)
+        if not self.enable_sharing:
+            return PrefixMatch(root, (), 0, version=self._version)
+        if watch is not None:
+            watch.check_asks(token_ids, limit, namespace)
+        tokens = token_ids if isinstance(token_ids, list) else list(token_ids)
+        walk = self.tree.walk(root, tokens, limit) if watch is None else self.tree.walk_to(watch)
+        return find_match(self.tree, self.open_tables, walk, tokens, limit, self._version)
+
+    def watch(self, token_ids: list[int], *, namespace: Hashable = None, max_tokens: int | None = None) -> PrefixWatch:
+        """Keep count of the whole blocks of `token_ids` that `match` would find, from now until `unwatch`. O(tokens).
+
+        Whatever puts a block where the watch waits for it, or evicts one that it counted, brings it up to date; other
+        watches cost those calls nothing. With enable_sharing=False it always has 0 tokens.
+
+        Args:
+            token_ids: the sequence's list, kept by reference: it must not change while it is watched.
 
         Raises:
             CacheUsageError: max_tokens is negative.
         """
-        if max_tokens is not None and max_tokens < 0:
-            raise CacheUsageError(f"max_tokens={max_tokens} is not allowed: it must not be negative")
-        root = self.tree.find_root(namespace)
-        if not self.enable_sharing:
-            return PrefixMatch(root, (), 0, version=self._version)
-        tokens = token_ids if isinstance(token_ids, list) else list(token_ids)
-        limit = len(tokens) if max_tokens is None else min(max_tokens, len(tokens))
-        return find_match(self.tree, self.open_tables, root, tokens, limit, self._version)
+        limit = match_limit(len(token_ids), max_tokens)
+        return self.tree.watch(namespace, token_ids, limit if self.enable_sharing else 0)
+
+    def unwatch(self, watch: PrefixWatch) -> None:
+        """End the watch. O(1). Raises CacheUsageError if it has ended already."""
+        watch.check_live()
+        self.tree.unwatch(watch)
 
     def acquire(
         self,
@@ -140,6 +174,7 @@ class PrefixCache:
         *,
         namespace: Hashable = None,
         priority: int = 0,
+        retention: Retention = (),
     ) -> tuple[BlockTable, list[BlockCopy]] | None:
         """Open a table for a sequence: shares what `match` found, with room for `num_tokens` tokens in all.
 
@@ -153,6 +188,7 @@ class PrefixCache:
             match: of these tokens in the same namespace. If blocks were freed or nodes split since, the tokens are
                 matched again up to match.num_tokens, so the table may have fewer computed tokens than the match.
             num_tokens: may be more than there are tokens yet; at least match.num_tokens.
+            retention: which of its tokens to keep for longer than others, or not so long, once the sequence is done.
 
         Returns:
             The table, with num_computed_tokens = match.num_tokens, and the copies; or None if there is not enough
@@ -180,8 +216,9 @@ class PrefixCache:
             return None
         node = self.tree.split(node, num_node_blocks) if match.block_ids else self.tree.root(namespace)
         tail = Tail(match.num_tail_tokens, match.tail_block_id, match.tail_owner)
-        opened = self._open(token_ids, node, list(match.block_ids), tail, num_private, priority)
+        opened = self._open(token_ids, node, list(match.block_ids), tail, num_private, priority, retention)
         if opened is not None:
+            self._insertion.retain_path(opened[0])
             self._stats.num_queried_tokens += len(token_ids)
             self._stats.num_hit_tokens += match.num_tokens
         return opened
@@ -219,7 +256,9 @@ class PrefixCache:
             table.num_computed_tokens = num_computed_tokens
             table.is_tail_written = True  # the step ran, and its copies before it
         if table.num_tail_tokens >= self.block_size:
-            self._commit_blocks(table)
+            self.open_tables.remove(table)
+            self._insertion.insert_blocks(table)
+            self.open_tables.add(table)
         else:
             self.open_tables.refresh(table)
 
@@ -245,7 +284,8 @@ class PrefixCache:
         shared = table.block_ids[: start // self.block_size]
         walk = Walk(table.node, len(table.node.block_ids), shared)
         tail = find_tail(self.tree, self.open_tables, walk, token_ids, start, limit)[0]
-        return self._open(token_ids, table.node, shared, tail, int(tail.num_tokens > 0), table.priority)
+        num_private = int(tail.num_tokens > 0)
+        return self._open(token_ids, table.node, shared, tail, num_private, table.priority, table.retention)
 
     def release(self, table: BlockTable) -> None:
         """The sequence is finished, aborted or preempted: unlock its blocks, free the private ones.
@@ -258,18 +298,10 @@ class PrefixCache:
         """
         table.check_live()
         self.open_tables.remove(table)
-        start, node = table.num_committed_tokens, table.node
-        private = table.block_ids[start // self.block_size :]
+        node = table.node
         if self.enable_sharing and table.is_tail_written and table.num_tail_tokens:
-            tail = tuple(table.token_ids[start : table.num_computed_tokens])
-            known_block_id = node.continuation_block_id(tail)
-            if known_block_id is not None:
-                self.pool.move_annotation(private[0], known_block_id)
-            else:
-                self._drop_covered_leaf(node, tail, private[0])
-                self.pool.adopt(private[:1])
-                self.tree.add_leaf(node, tail, private.pop(0), table.priority)
-        self.pool.free(reversed(private))
+            self._insertion.insert_tail(table)
+        self.pool.free(reversed(table.block_ids[table.num_committed_tokens // self.block_size :]))
         self.tree.touch(node, table.priority, is_hit=False)
         self.tree.unlock(node)
         if not self.enable_sharing:
@@ -336,6 +368,7 @@ class PrefixCache:
         tail: Tail,
         num_private: int,
         priority: int,
+        retention: Retention,
     ) -> tuple[BlockTable, list[BlockCopy]] | None:
         """A live table on `node` with `num_private` blocks of its own, the first of which takes the tail."""
         if num_private > self.num_available_blocks:
@@ -357,44 +390,8 @@ class PrefixCache:
             num_committed_tokens=node.end,
             node=node,
             priority=priority,
+            retention=retention,
             is_tail_written=not copies,
         )
         self.open_tables.add(table)
         return table, copies
-
-    def _commit_blocks(self, table: BlockTable) -> None:
-        """Give the tree the table's full blocks, or take the tree's own where it has them."""
-        self.open_tables.remove(table)
-        block_size = self.block_size
-        tokens, block_ids, node = table.token_ids, table.block_ids, table.node
-        start, end = table.num_committed_tokens, table.num_computed_tokens // block_size * block_size
-        while start < end:
-            child = self.tree.descend(node, tokens, start, end)
-            if child is None:
-                new_ids = block_ids[start // block_size : end // block_size]
-                self._drop_covered_leaf(node, tuple(tokens[start : start + block_size]), new_ids[0])
-                self.pool.adopt(new_ids)
-                node = self.tree.append(node, tokens[start:end], new_ids, table.priority)
-                self._stats.num_inserted_blocks += len(new_ids)
-                break
-            self.tree.lock(child, until=node)
-            self._replace_duplicates(block_ids, start // block_size, child.block_ids)
-            node, start = child, child.end
-        table.node, table.num_committed_tokens = node, end
-        self.tree.touch(node, table.priority, is_hit=False)
-        self.open_tables.add(table)
-
-    def _drop_covered_leaf(self, node: RadixNode, token_ids: tuple[int, ...], block_id: int) -> None:
-        """Free the leaf that `block_id`, which holds token_ids, makes redundant; its annotation goes over."""
-        for covered_id in self.tree.drop_covered_leaf(node, token_ids):
-            self.pool.move_annotation(covered_id, block_id)
-            self.pool.free([covered_id])
-
-    def _replace_duplicates(self, block_ids: list[int], first: int, tree_block_ids: list[int]) -> None:
-        """Point the table's blocks from index `first` on to the tree's, and free the table's own."""
-        duplicates = block_ids[first : first + len(tree_block_ids)]
-        for own, shared in zip(duplicates, tree_block_ids, strict=True):
-            self.pool.move_annotation(own, shared)
-        block_ids[first : first + len(tree_block_ids)] = tree_block_ids
-        self.pool.free(reversed(duplicates))
-        self._stats.num_deduplicated_blocks += len(duplicates)

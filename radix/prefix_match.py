@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .block_table import BlockTable
+from .errors import CacheUsageError
 from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
-from .tree import RadixTree, Tail, Walk
+from .tree import RadixTree
+from .walk import Tail, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,23 @@ class PrefixMatch:
     version: int = field(default=-1, repr=False, compare=False)
 
 
+def match_limit(num_tokens: int, max_tokens: int | None) -> int:
+    """How many of `num_tokens` tokens to look at, if `max_tokens` are allowed.
+
+    Raises:
+        CacheUsageError: max_tokens is negative.
+    """
+    if max_tokens is None:
+        return num_tokens
+    if max_tokens < 0:
+        raise CacheUsageError(f"max_tokens={max_tokens} is not allowed: it must not be negative")
+    return min(max_tokens, num_tokens)
+
+
 def find_match(
-    tree: RadixTree, open_tables: OpenTables, root: RadixNode, token_ids: list[int], limit: int, version: int
+    tree: RadixTree, open_tables: OpenTables, walk: Walk, token_ids: list[int], limit: int, version: int
 ) -> PrefixMatch:
-    """The longest known prefix of token_ids[:limit] under `root`: whole blocks, then the best partial one."""
-    walk = tree.walk(root, token_ids, limit)
+    """The longest known prefix of token_ids[:limit]: the whole blocks of `walk`, then the best partial one."""
     num_full = len(walk.block_ids) * tree.block_size
     tail, num_agreed, table = find_tail(tree, open_tables, walk, token_ids, num_full, limit)
     num_pending = max(num_agreed - tail.num_tokens, 0)

@@ -65,8 +65,8 @@ split: makes a boundary inside a run the end of a node.
 
 append: whole blocks that a running sequence has computed behind `node`.
   7. A partial leaf that the first new block covers is dropped by the caller before (drop_covered_leaf).
-  8. If the sequence is the only one on the node, and nothing continues it, the run just grows. So a long generation is
-     one node, and not one for each block.
+  8. If the sequence is the only one on the node, nothing continues it, and it is to be kept as long as the new blocks,
+     the run just grows. So a long generation is one node, and not one for each block.
   9. Otherwise the blocks become a new child, locked by the sequence.
 
 descend: a running sequence has computed blocks that somebody else has put into the tree already.
@@ -74,7 +74,7 @@ descend: a running sequence has computed blocks that somebody else has put into 
 
 evict: gives back blocks, least valuable first.
  11. Candidates are partial leaves and unlocked nodes without continuations. The queue yields the one with the
-     smallest key of the policy (eviction/queue.py).
+     lowest retention, and of these the one with the smallest key of the policy (eviction/queue.py).
  12. A node is trimmed from its end, as many blocks as are asked for. What is left of it is queued again.
  13. A node that lost its last continuation becomes a candidate, if nothing runs on it.
 
@@ -84,6 +84,11 @@ A running sequence locks the path of the node it stands on. A lock count is thus
 unlocked node has only unlocked nodes under it, and the number of evictable blocks is that of all tree blocks less those
 in locked nodes. It is kept as a running count.
 
+Watches
+-------
+How much of a waiting sequence's prefix is cached is kept current rather than asked again: append, split, trim and drop
+tell the watches at that node (watches.py).
+
 Costs, for n tokens: walk O(n) token comparisons, done by slices, and one dict lookup a node; lock, unlock and touch
 O(nodes on the path); split O(run); append O(new blocks); evict O(blocks + log leaves).
 """
@@ -91,30 +96,13 @@ O(nodes on the path); split O(run); append O(new blocks); evict O(blocks + log l
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 
 from .eviction import EvictionPolicy, EvictionQueue, Usage
 from .node import PartialLeaf, RadixNode, TokenKey, agreement
+from .retention import DEFAULT_RETENTION
 from .tokens import common_prefix_len
-
-
-@dataclass(slots=True)
-class Walk:
-    """Where a walk ended: `num_node_blocks` blocks into `node` (all of them, or fewer if it ended inside the run)."""
-
-    node: RadixNode
-    num_node_blocks: int
-    block_ids: list[int]
-
-
-@dataclass(slots=True)
-class Tail:
-    """The best partial block found: its first `num_tokens` tokens agree. `owner` is the piece of the tree it is in,
-    or None where a running sequence has it or nothing was found (num_tokens 0)."""
-
-    num_tokens: int = 0
-    block_id: int | None = None
-    owner: RadixNode | PartialLeaf | None = None
+from .walk import Tail, Walk
+from .watches import PrefixWatch, Watches
 
 
 class RadixTree:
@@ -125,6 +113,7 @@ class RadixTree:
 
     Attributes:
         roots: the root of each namespace that holds or runs something.
+        watches: the standing questions of those who wait.
         num_locked_blocks: blocks in locked nodes.
         num_splits: how many nodes were split. Positions inside nodes found earlier are stale once this has moved.
     """
@@ -133,6 +122,7 @@ class RadixTree:
         self.block_size = block_size
         self.policy = policy
         self.roots: dict[Hashable, RadixNode] = {}
+        self.watches = Watches(block_size)
         self.num_locked_blocks = 0
         self.num_splits = 0
         self._namespace_of: dict[RadixNode, Hashable] = {}
@@ -163,6 +153,10 @@ class RadixTree:
             block_ids += child.block_ids[:agreed]
             return Walk(child, agreed, block_ids)
         return Walk(node, len(node.block_ids), block_ids)
+
+    def walk_to(self, watch: PrefixWatch) -> Walk:
+        """What `walk` would return for the watch's tokens. O(blocks). Mutates nothing."""
+        return Walk(watch.node, (watch.num_tokens - watch.node.start) // self.block_size, watch.block_ids())
 
     def best_tail(self, walk: Walk, token_ids: list[int], position: int, limit: int) -> Tail:
         """The block behind the walk's end that agrees with the most of token_ids[position:limit]. Mutates nothing."""
@@ -241,13 +235,27 @@ class RadixTree:
             ancestor.usage.touch(self._now, priority, is_hit)
             ancestor = ancestor.parent
 
+    # ---- watches ---------------------------------------------------------------------------------------------------
+
+    def watch(self, namespace: Hashable, token_ids: list[int], limit: int) -> PrefixWatch:
+        """A watch over token_ids[:limit]. Makes the namespace's root if there is none, and keeps it."""
+        root = self.root(namespace)
+        walk = self.walk(root, token_ids, limit)
+        watch = PrefixWatch(token_ids, limit, namespace, root)
+        self.watches.park(watch, walk.node, len(walk.block_ids) * self.block_size)
+        return watch
+
+    def unwatch(self, watch: PrefixWatch) -> None:
+        self.watches.unpark(watch)
+        self._settle(watch.node)
+
     # ---- growth ----------------------------------------------------------------------------------------------------
 
     def root(self, namespace: Hashable) -> RadixNode:
         """The namespace's root, made if there is none."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = RadixNode(0, [], [], None, self._new_usage(0))
+            root = self.roots[namespace] = RadixNode(0, [], [], None, Usage(self._now, self._now))
             self._namespace_of[root] = namespace
         return root
 
@@ -267,6 +275,7 @@ class RadixTree:
         node.start += cut
         node.parent = head
         head.add_child(self._key(node), node)
+        self.watches.on_split(node, head)
         return head
 
     def descend(self, node: RadixNode, token_ids: list[int], start: int, end: int) -> RadixNode | None:
@@ -277,35 +286,42 @@ class RadixTree:
         limit = min(len(child.token_ids), end - start)
         return self.split(child, common_prefix_len(token_ids, start, child.token_ids, 0, limit) // self.block_size)
 
-    def append(self, node: RadixNode, token_ids: list[int], block_ids: list[int], priority: int) -> RadixNode:
+    def append(
+        self, node: RadixNode, token_ids: list[int], block_ids: list[int], priority: int, retention: int
+    ) -> RadixNode:
         """Put new blocks behind `node`, on which their sequence stands; returns the node that ends with them (8, 9)."""
         assert len(token_ids) == len(block_ids) * self.block_size
         self.num_locked_blocks += len(block_ids)
-        if node.lock_count == 1 and node.parent is not None and not node.sorted_keys:  # 8
+        start = node.end
+        can_grow = node.lock_count == 1 and node.parent is not None and not node.sorted_keys
+        if can_grow and node.usage.retention == retention:  # 8
             node.token_ids += token_ids
             node.block_ids += block_ids
+            self.watches.on_append(node, node, start)
             return node
-        child = RadixNode(node.end, token_ids, block_ids, node, self._new_usage(priority), lock_count=1)  # 9
+        child = RadixNode(start, token_ids, block_ids, node, self._new_usage(priority, retention), lock_count=1)  # 9
         node.add_child(self._key(child), child)
+        self.watches.on_append(node, child, start)
         return child
 
-    def add_leaf(self, node: RadixNode, token_ids: TokenKey, block_id: int, priority: int) -> None:
+    def add_leaf(
+        self, node: RadixNode, token_ids: TokenKey, block_id: int, priority: int, retention: int = DEFAULT_RETENTION
+    ) -> None:
         """Keep a partial block behind `node`, where no continuation may begin with its tokens."""
         assert 0 < len(token_ids) < self.block_size
-        leaf = PartialLeaf(token_ids, block_id, node, self._new_usage(priority))
+        leaf = PartialLeaf(token_ids, block_id, node, self._new_usage(priority, retention))
         node.add_leaf(leaf)
         self._queue.push(leaf)
 
     # ---- shrinking -------------------------------------------------------------------------------------------------
 
-    def drop_covered_leaf(self, node: RadixNode, token_ids: TokenKey) -> list[int]:
-        """Drop the partial leaf of `node` whose tokens begin `token_ids`, if there is one; returns its block (7)."""
+    def drop_covered_leaf(self, node: RadixNode, token_ids: TokenKey) -> PartialLeaf | None:
+        """Drop the partial leaf of `node` whose tokens begin `token_ids`, if there is one, and return it (7)."""
         leaf = node.covered_leaf(token_ids)
-        if leaf is None:
-            return []
-        node.remove_leaf(leaf)
-        leaf.parent = None
-        return [leaf.block_id]
+        if leaf is not None:
+            node.remove_leaf(leaf)
+            leaf.parent = None
+        return leaf
 
     def evict(self, num_blocks: int) -> list[int]:
         """Drop up to `num_blocks` evictable blocks, least valuable first; returns them (11 to 13)."""
@@ -340,24 +356,26 @@ class RadixTree:
         if kept > 0:
             dropped = node.block_ids[kept:]
             del node.block_ids[kept:], node.token_ids[kept * self.block_size :]
+            self.watches.on_trim(node)
             self._queue.push(node)
             return dropped[::-1]
         parent = node.parent
         assert parent is not None
         parent.remove_child(self._key(node))
         node.parent = None
+        self.watches.on_drop(node, parent)
         self._settle(parent)
         return node.block_ids[::-1]
 
     def _settle(self, node: RadixNode) -> None:
-        """`node` has lost a lock or a continuation: it may now be a candidate (13), or an empty root to forget."""
+        """`node` has lost a lock, a continuation or a watch: it may now be a candidate (13), or a root to forget."""
         if node.is_evictable:
             self._queue.push(node)
-        elif node in self._namespace_of and node.lock_count == 0 and not node.sorted_keys:
+        elif node in self._namespace_of and not (node.lock_count or node.sorted_keys or node in self.watches):
             del self.roots[self._namespace_of.pop(node)]
 
     def _key(self, node: RadixNode) -> TokenKey:
         return tuple(node.token_ids[: self.block_size])
 
-    def _new_usage(self, priority: int) -> Usage:
-        return Usage(self._now, self._now, priority=priority)
+    def _new_usage(self, priority: int, retention: int) -> Usage:
+        return Usage(self._now, self._now, priority=priority, retention=retention)

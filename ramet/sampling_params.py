@@ -10,11 +10,27 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as _replace
-from typing import Any
+from typing import Any, Literal
 
 MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 32
 MAX_LOGPROBS = 1024
+MAX_LENGTH_PENALTY = 5.0  # the length of any context to this power is a number in single precision
+
+# What beam search does not do, with the values that ask for nothing.
+_NOT_IN_BEAM_SEARCH: Mapping[str, tuple[object, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "repetition_penalty": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "logit_bias": (None, {}),
+    "min_tokens": (0,),
+    "stop": ((),),
+    "logprobs": (None,),
+    "prompt_logprobs": (None,),
+}
 
 
 class InvalidSamplingParamsError(ValueError):
@@ -59,8 +75,15 @@ def _as_tuple(name: str, value: object, kind: type) -> tuple[Any, ...]:
 class SamplingParams:
     """How one request wants its tokens chosen.
 
+    With use_beam_search the request is a search for likely token lists instead of samples. Its results are those of
+    `generate(num_beams=beam_width, num_return_sequences=n, do_sample=False)` in transformers, with the same
+    length_penalty and early_stopping. It needs temperature 0. Fields that it would not honour are refused: filters,
+    penalties, logit_bias, min_tokens, stop, logprobs and prompt_logprobs. stop_token_ids and ignore_eos hold.
+
     Attributes:
-        n: number of independent samples, each with its own random stream.
+        n: number of independent samples, each with its own random stream; the number of results of a beam search.
+        best_of: start this many samples and return the n of the highest cumulative logprob, best first; the number of
+            beams of a beam search. None stands for n.
         temperature: 0 is greedy; the logits are divided by it otherwise.
         top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
         top_k: keep this many of the most likely tokens; 0 or -1 keeps all.
@@ -79,12 +102,18 @@ class SamplingParams:
         prompt_logprobs: the same for the prompt's tokens; right for cached positions too.
         skip_special_tokens: leave special tokens out of the text (their ids stay in token_ids).
         include_stop_str_in_output: keep the stop string at the end of the text.
+        use_beam_search: search for the token lists with the highest score. A score is the cumulative logprob divided by
+            length ** length_penalty; the length counts the generated tokens, the stop token included.
+        length_penalty: above 0 favours long results of a beam search, below 0 short ones; in [-5, 5].
+        early_stopping: when a beam search with beam_width complete results ends: True at once; False when no beam would
+            beat the worst of them if it were complete now; "never" when no beam can beat it any more.
 
     Raises:
-        InvalidSamplingParamsError: a value is out of range.
+        InvalidSamplingParamsError: a value is out of range, or values contradict each other.
     """
 
     n: int = 1
+    best_of: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -103,12 +132,18 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
         self._check_sampling()
         self._check_lengths()
+        self._check_flags()
         self._check_stops()
         self._check_logit_bias()
+        self._check_best_of()
+        self._check_beam_search()
 
     def _check_sampling(self) -> None:
         _check_int("n", self.n, 1, MAX_SAMPLES)
@@ -132,7 +167,9 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None:
                 _check_int(name, value, 0, MAX_LOGPROBS)
-        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+
+    def _check_flags(self) -> None:
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "use_beam_search"):
             if not isinstance(getattr(self, name), bool):
                 _fail(name, getattr(self, name), "it must be True or False")
 
@@ -157,9 +194,43 @@ class SamplingParams:
             _check_int("logit_bias", token_id, 0)
             _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
 
+    def _check_best_of(self) -> None:
+        if self.best_of is None:
+            return
+        _check_int("best_of", self.best_of, 1, MAX_SAMPLES)
+        if self.best_of < self.n:
+            _fail("best_of", self.best_of, f"it must not be less than n={self.n}")
+        if self.best_of > self.n and self.is_greedy and not self.use_beam_search:
+            _fail("best_of", self.best_of, f"with temperature 0 all samples are equal, so it must be n={self.n}")
+
+    def _check_beam_search(self) -> None:
+        _check_float("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            _fail("early_stopping", self.early_stopping, "it must be True, False or 'never'")
+        if not self.use_beam_search:
+            for name, default in (("length_penalty", 1.0), ("early_stopping", False)):
+                if getattr(self, name) != default:
+                    _fail(name, getattr(self, name), f"without use_beam_search=True it must be {default}")
+            return
+        if not self.is_greedy:
+            _fail("temperature", self.temperature, "with use_beam_search=True it must be 0: nothing is drawn at random")
+        for name, neutral in _NOT_IN_BEAM_SEARCH.items():
+            if getattr(self, name) not in neutral:
+                _fail(name, getattr(self, name), f"use_beam_search=True does not support it, leave it at {neutral[0]}")
+
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences a request starts. A beam search starts one, which forks."""
+        return 1 if self.use_beam_search else self.best_of or self.n
+
+    @property
+    def beam_width(self) -> int:
+        """How many beams a beam search keeps: best_of, or n."""
+        return self.best_of or self.n
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

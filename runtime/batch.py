@@ -11,9 +11,11 @@ from ..radix.prefix_cache import BlockCopy
 from .sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class ScheduledSequence:
     """One sequence's part of a step: tokens [start, start + num_new_tokens) of it are computed.
+
+    Nobody changes it once it is planned; it is not frozen because hundreds are made in every step.
 
     Attributes:
         start: the sequence's num_computed_tokens when it was scheduled.
@@ -49,12 +51,14 @@ class Batch:
         block_copies: copy-on-write of partial blocks; done before the forward pass, all reads before any write.
         admitted: sequences that were given their blocks while this plan was made; they are scheduled too.
         preempted: sequences that lost their blocks while this plan was made.
+        waiting_for_prefix: waiting sequences passed over because a running one is just computing their prefix.
     """
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    waiting_for_prefix: list[Sequence] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -68,11 +72,14 @@ class Batch:
 class FlatBatch:
     """A batch as flat lists, what every runner makes its own arrays of. Reads the sequences; mutates nothing.
 
+    It stays as it is when the sequences go on or end.
+
     Attributes:
         token_ids, positions: of the new tokens of all scheduled sequences, one after another.
         query_starts: one more than there are sequences; sequence s has rows query_starts[s] .. query_starts[s + 1].
         logit_rows: the rows whose logits are wanted, in order of the batch.
-        block_tables: one per sequence; not copies.
+        block_tables: one per sequence.
+        context_lens: how far each sequence is computed after the step.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -81,6 +88,7 @@ class FlatBatch:
         self.logit_rows: list[int] = []
         self.query_starts = [0]
         self.block_tables: list[list[int]] = []
+        self.context_lens: list[int] = []
         for part in batch.scheduled:
             block_table = part.sequence.block_table
             assert block_table is not None
@@ -89,7 +97,8 @@ class FlatBatch:
             self.positions += range(part.start, part.end)
             self.logit_rows += range(first_row + part.logits_from, first_row + part.num_new_tokens)
             self.query_starts.append(first_row + part.num_new_tokens)
-            self.block_tables.append(block_table.block_ids)
+            self.block_tables.append(block_table.block_ids.copy())
+            self.context_lens.append(part.end)
         assert len(self.token_ids) == self.query_starts[-1]
 
 

@@ -19,6 +19,8 @@ from .errors import InvalidConfigError
 from .policies.registry import SCHEDULE_POLICIES
 
 GIB = 1 << 30
+BATCHING = ("continuous", "prefill-first", "request-level")
+RESERVE = ("estimate", "max", "none")
 DEFAULT_KV_CACHE_MEMORY = 2 * GIB
 
 
@@ -58,9 +60,11 @@ def default_compiler() -> str | None:
 
 def default_num_threads() -> int:
     """RAMET_NUM_THREADS, or the cores this process may use."""
-    value = _env_int("RAMET_NUM_THREADS")
-    if value is not None:
-        return value
+    return _env_int("RAMET_NUM_THREADS") or num_cores()
+
+
+def num_cores() -> int:
+    """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -103,8 +107,15 @@ class EngineConfig:
         enable_chunked_prefill: let a prompt be computed over several steps.
         long_prefill_token_threshold: most prompt tokens of one sequence in a step while others run; 0 is off.
         schedule_policy: order of the waiting queue (see runtime/policies).
-        reserve: "estimate" admits on the expected length, "max" only when the longest outcome fits (Orca).
+        batching: "continuous", or what servers did before, to compare with: "prefill-first" pauses decodes while a
+            whole prompt is computed, "request-level" takes in nobody until the whole batch has ended.
+        reserve: what a sequence must find room for before it starts: "estimate" its expected length, "max" its longest
+            outcome, so that nothing is ever preempted (Orca; TensorRT-LLM's guaranteed no-evict), "none" its next
+            step only (TensorRT-LLM's max-utilisation).
         schedule_conservativeness: scales the expected number of new tokens; higher preempts less.
+        overlap_schedule: let the host work of one step run while the next one is computed; None does so where it pays:
+            where the kernels leave it a core.
+        captured_batch_sizes: decoding batches are padded up to the next of these sizes; empty pads nothing.
         enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
         eviction_policy: which unlocked blocks go first (see radix/eviction).
         seed: base of the seeds of requests that bring none; None draws it from the system.
@@ -121,8 +132,11 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     schedule_policy: str = "lpm"
-    reserve: Literal["estimate", "max"] = "estimate"
+    batching: Literal["continuous", "prefill-first", "request-level"] = "continuous"
+    reserve: Literal["estimate", "max", "none"] = "estimate"
     schedule_conservativeness: float = 1.0
+    overlap_schedule: bool | None = None
+    captured_batch_sizes: tuple[int, ...] = ()
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
     seed: int | None = None
@@ -144,13 +158,21 @@ class EngineConfig:
                 f"long_prefill_token_threshold={self.long_prefill_token_threshold} cuts long prompts into chunks, and "
                 "enable_chunked_prefill is off: turn it on, or leave the threshold at 0"
             )
-        if self.reserve not in ("estimate", "max"):
-            raise InvalidConfigError(f"reserve={self.reserve!r} must be 'estimate' or 'max'")
+        self._check_name("batching", self.batching, BATCHING)
+        self._check_name("reserve", self.reserve, RESERVE)
         if not 0.0 <= self.schedule_conservativeness <= 100.0:
             raise InvalidConfigError(
                 f"schedule_conservativeness={self.schedule_conservativeness!r} must lie in [0, 100]"
             )
-
+        if self.overlap_schedule not in (True, False, None):
+            raise InvalidConfigError(
+                f"overlap_schedule={self.overlap_schedule!r} must be True, False or None (automatic)"
+            )
+        if not isinstance(self.captured_batch_sizes, tuple | list):
+            raise InvalidConfigError(f"captured_batch_sizes={self.captured_batch_sizes!r} must be a tuple of sizes")
+        for size in self.captured_batch_sizes:
+            self._check_positive("captured_batch_sizes", size)
+        object.__setattr__(self, "captured_batch_sizes", tuple(sorted(set(self.captured_batch_sizes))))
         self._check_name("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         self._check_name("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
 

@@ -2,38 +2,65 @@
 
 `Engine.step()` reads as five phases: intake, schedule, forward, sample, commit. The engine is not thread-safe: one
 thread owns it and everything below it (`engine_loop.py` is that thread).
+
+With the overlap scheduler a step is launched before the results of the one before are processed:
+
+    host     ... accept n | schedule n+1 | launch n+1 | process n | intake | wait ... sample n+1 | accept n+1 ...
+    kernels  ... step n   |                           | step n+1 ------------------> |
+
+*Accepting* is what the next plan depends on: tokens are appended, full blocks become the tree's, and a sequence that
+reached a stop token or its length is gone. *Processing* is text: detokenising, stop strings, outputs. A sequence that a
+stop string ends is in the next step already, for one token that is thrown away and never cached.
 """
 
 from __future__ import annotations
 
 import logging
-import random
+import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ..radix.prefix_cache import PrefixCache
-from . import prompt_logprobs
+from . import beam_group, prompt_logprobs
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
-from .detokenizer import IncrementalDetokenizer
 from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
-from .logprobs import Logprob
 from .metrics import EngineMetrics
-from .outputs import FinishReason, OutputChunk, RequestOutput, TokenLogprobs
+from .output_processor import AcceptedToken, OutputProcessor
+from .outputs import FinishReason, OutputChunk
+from .padding import num_padding_rows
 from .request import Request
 from .request_check import RequestLimits, check_request
 from .request_state import RequestState
 from .runner import Runner
-from .sampler import SampledToken, Sampler, SamplingRow
+from .sampler import SampledToken, Sampler, SamplingRow, not_finite
 from .sampler_numpy import NumpySampler
 from .scheduler import Scheduler
 from .sequence import Sequence
+from .sequence_factory import SequenceFactory
+from .step_launcher import InFlightStep, StepLauncher
 from .tokenizer import Tokenizer
+from .trace.recorder import TraceRecorder
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResults:
+    """What came of a step.
+
+    Attributes:
+        chunks: the last ones of its requests, if it failed.
+        wasted: sequences that had ended before their results were there.
+    """
+
+    step: InFlightStep | None = None
+    chunks: list[OutputChunk] = field(default_factory=list)
+    accepted: list[AcceptedToken] = field(default_factory=list)
+    wasted: list[Sequence] = field(default_factory=list)
 
 
 class Engine:
@@ -69,17 +96,22 @@ class Engine:
             vocab_size=runner.vocab_size,
             max_model_len=max_model_len,
             num_slots=runner.num_blocks * runner.block_size,
+            block_size=runner.block_size,
+            max_num_seqs=min(config.max_num_seqs, config.max_num_batched_tokens, config.max_num_logit_rows),
             max_num_batched_tokens=None if config.enable_chunked_prefill else config.max_num_batched_tokens,
         )
+        self._sequences = SequenceFactory(tokenizer, self.limits, config.seed)
+        self._launcher = StepLauncher(runner, is_overlapping=bool(config.overlap_schedule))
+        self._in_flight: InFlightStep | None = None
+        self._recorder: TraceRecorder | None = None
         self._requests: dict[str, RequestState] = {}
-        self._new_requests: list[Request] = []
+        self._new_requests: dict[str, Request] = {}
         self._aborted_ids: list[str] = []
-        self._num_arrivals = 0
-        self._seeds = random.Random(config.seed)
+        self._outputs = OutputProcessor(self._requests, self.scheduler, self.metrics, tokenizer, self._sequences)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._new_requests or self._aborted_ids or self.scheduler.has_work)
+        return bool(self._in_flight or self._new_requests or self._aborted_ids or self.scheduler.has_work)
 
     def add_request(self, request: Request) -> None:
         """Queue a request; it is taken in by the next step.
@@ -88,11 +120,9 @@ class Engine:
             InvalidRequestError: it is malformed, can never fit, or its id is in use. Nothing is queued.
         """
         check_request(request, self.limits)
-        if request.request_id in self._requests or any(
-            request.request_id == other.request_id for other in self._new_requests
-        ):
+        if request.request_id in self._requests or request.request_id in self._new_requests:
             raise InvalidRequestError(f"request_id={request.request_id!r} is already in use by a live request")
-        self._new_requests.append(request)
+        self._new_requests[request.request_id] = request
 
     def abort_request(self, request_id: str) -> None:
         """Cancel a request; the next step frees what it holds. Unknown or finished ids are ignored."""
@@ -106,31 +136,51 @@ class Engine:
         """
         with self.metrics.phase("intake"):
             chunks = self._intake()
-        with self.metrics.phase("schedule"):
-            batch = self.scheduler.schedule()
-            self._note_scheduled(batch, time.monotonic())
-        if batch.is_empty:
-            return chunks
-        try:
-            with self.metrics.phase("forward"), torch.inference_mode():
-                logits = self.runner.forward(batch)
-            with self.metrics.phase("sample"), torch.inference_mode():
-                samples = self._sample(batch, logits)
-        except Exception as error:
-            logger.exception("A step failed; its %d sequences are given up", len(batch.scheduled))
-            return chunks + self._fail_batch(batch, error)
-        with self.metrics.phase("commit"), torch.inference_mode():
-            chunks += self._commit(batch, logits, samples)
+        if self._launcher.is_overlapping:
+            results = self._collect()
+            chunks += self._launch(self._schedule())
+        else:
+            chunks += self._launch(self._schedule())
+            results = self._collect()
+        with self.metrics.phase("commit"):
+            chunks += results.chunks + self._outputs.process(results.accepted)
+        if results.step is not None and results.step.recorder is not None:
+            self._record(results.step.recorder, results.step.batch, results.wasted)
         return chunks
+
+    def start_trace(self, model_name: str, max_num_steps: int | None = None) -> TraceRecorder:
+        """Write down every step from the next one on; ends a trace that was being written.
+
+        Args:
+            max_num_steps: keep the last steps only; None keeps all.
+
+        Raises:
+            InvalidConfigError: max_num_steps is less than one.
+        """
+        self._recorder = TraceRecorder(model_name, self.config, self.metrics.phase_seconds, max_num_steps)
+        return self._recorder
+
+    def stop_trace(self) -> None:
+        """Write down no more steps."""
+        self._recorder = None
 
     def reset_prefix_cache(self) -> int:
         """Forget every block no running sequence holds. Returns the number of blocks freed."""
         return self.cache.reset()
 
+    def close(self) -> None:
+        """Wait for the step in flight, if there is one, and end its thread. The engine must not be used any more."""
+        self._launcher.close()
+
+    def _record(self, recorder: TraceRecorder, batch: Batch, wasted: list[Sequence]) -> None:
+        sizes = self.runner.captured_batch_sizes
+        num_padding = num_padding_rows(batch.num_tokens, len(batch.scheduled), sizes)
+        recorder.end(batch, self.metrics.phase_seconds, wasted, num_padding)
+
     # -- intake ----------------------------------------------------------------------------------------------------
 
     def _intake(self) -> list[OutputChunk]:
-        for request in self._new_requests:
+        for request in self._new_requests.values():
             self._start(request)
         self._new_requests.clear()
         chunks = []
@@ -139,102 +189,155 @@ class Engine:
             if state is not None:
                 self.metrics.num_aborted += 1
                 error = RequestAbortedError(f"request {request_id} was aborted")
-                chunks += self._give_up(state, FinishReason.ABORT, error)
+                chunks += self._outputs.give_up(state, FinishReason.ABORT, error)
         self._aborted_ids.clear()
         return chunks
 
     def _start(self, request: Request) -> None:
-        params = request.sampling_params
-        seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
-        eos_token_ids = frozenset[int]() if params.ignore_eos else self.tokenizer.eos_token_ids
-        stop_token_ids = eos_token_ids.union(params.stop_ids)
-        sequences = []
-        for sample_idx in range(params.n):
-            sequence = Sequence(
-                request=request,
-                sample_idx=sample_idx,
-                arrival_idx=self._num_arrivals,
-                max_tokens=self.limits.max_tokens(request),
-                seed=seed,
-                stop_token_ids=stop_token_ids,
-                detokenizer=IncrementalDetokenizer(
-                    self.tokenizer,
-                    params.stop_strings,
-                    skip_special_tokens=params.skip_special_tokens,
-                    include_stop_str_in_output=params.include_stop_str_in_output,
-                    min_tokens=params.min_tokens,
-                ),
-            )
-            self._num_arrivals += 1
-            sequences.append(sequence)
+        sequences = self._sequences.make(request)
+        for sequence in sequences:
             self.scheduler.add(sequence)
-        self._requests[request.request_id] = RequestState(request, sequences)
+        search = beam_group.start_search(sequences[0]) if request.sampling_params.use_beam_search else None
+        self._requests[request.request_id] = RequestState(request, sequences, search)
         self.metrics.num_requests += 1
 
-    def _note_scheduled(self, batch: Batch, now: float) -> None:
-        for sequence in batch.admitted:
-            metrics = self._requests[sequence.request.request_id].metrics
-            if metrics.first_scheduled_time is None:
-                metrics.first_scheduled_time = now
-        for sequence in batch.preempted:
-            self._requests[sequence.request.request_id].metrics.num_preemptions += 1
+    # -- schedule and forward --------------------------------------------------------------------------------------
+
+    def _schedule(self) -> Batch:
+        with self.metrics.phase("schedule"):
+            batch = self.scheduler.schedule()
+            now = time.monotonic()
+            for sequence in batch.admitted:
+                metrics = self._requests[sequence.request.request_id].metrics
+                if metrics.first_scheduled_time is None:
+                    metrics.first_scheduled_time = now
+            for sequence in batch.preempted:
+                self._requests[sequence.request.request_id].metrics.num_preemptions += 1
+        return batch
+
+    def _launch(self, batch: Batch) -> list[OutputChunk]:
+        """Set a step going. Returns the last chunks of its requests if it cannot even begin."""
+        if batch.is_empty:
+            return []
+        if self._recorder is not None:
+            self._recorder.begin(batch, self.scheduler, self.cache)
+        try:
+            with self.metrics.phase("forward"):
+                self._in_flight = self._launcher.launch(batch, self._recorder)
+        except Exception as error:
+            if self._recorder is not None:
+                self._record(self._recorder, batch, [])
+            return self._fail_batch(batch, error)
+        return []
+
+    def _collect(self) -> StepResults:
+        """Wait for the step in flight, sample, and accept."""
+        step, self._in_flight = self._in_flight, None
+        if step is None:
+            return StepResults()
+        try:
+            with self.metrics.phase("forward"):
+                logits = step.wait()
+            with self.metrics.phase("sample"), torch.inference_mode():
+                samples = self._sample(step.batch, logits)
+        except Exception as error:
+            return StepResults(step, self._fail_batch(step.batch, error))
+        wasted = [part.sequence for part in step.batch.scheduled if part.sequence.is_finished]
+        with self.metrics.phase("commit"), torch.inference_mode():
+            return StepResults(step, [], self._accept(step.batch, logits, samples), wasted)
+
+    def _fail_batch(self, batch: Batch, cause: Exception) -> list[OutputChunk]:
+        logger.error("A step failed; its %d sequences are given up", len(batch.scheduled), exc_info=cause)
+        chunks: list[OutputChunk] = []
+        for request_id in dict.fromkeys(part.sequence.request.request_id for part in batch.scheduled):
+            state = self._requests.get(request_id)
+            if state is None:  # it ended while the step was in flight
+                continue
+            self.metrics.num_failed += 1
+            error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")
+            error.__cause__ = cause
+            chunks += self._outputs.give_up(state, FinishReason.ERROR, error)
+        return chunks
 
     # -- sample ----------------------------------------------------------------------------------------------------
 
     def _sample(self, batch: Batch, logits: Tensor) -> list[SampledToken | None]:
-        """One entry per scheduled sequence, None where the step did not reach its last token."""
-        last_rows: list[int] = []
-        rows: list[SamplingRow] = []
-        row = 0
-        for part in batch.scheduled:
+        """One entry per scheduled sequence, None where the step did not reach its last token, it has ended meanwhile,
+        or it is a beam: those get their candidates instead."""
+        samples: list[SampledToken | None] = [None] * len(batch.scheduled)
+        wanted: list[tuple[int, int, SamplingRow]] = []  # index in the batch, row of logits
+        row = -1
+        for idx, part in enumerate(batch.scheduled):
             row += part.num_logit_rows
-            if part.is_sampled:
-                last_rows.append(row - 1)
-                rows.append(self._sampling_row(part.sequence))
-        if not rows:
-            return [None] * len(batch.scheduled)
-        is_all = len(last_rows) == logits.shape[0]
-        sampled = iter(self.sampler.sample(logits if is_all else logits[last_rows], rows))
-        return [next(sampled) if part.is_sampled else None for part in batch.scheduled]
+            sequence = part.sequence
+            if not part.is_sampled or sequence.is_finished:
+                continue
+            if sequence.is_beam:
+                samples[idx] = self._list_candidates(sequence, logits[row : row + 1])
+            else:
+                wanted.append((idx, row, self._sampling_row(sequence)))
+        if not wanted:
+            return samples
+        indices, logit_rows, rows = zip(*wanted, strict=True)
+        is_all = len(logit_rows) == logits.shape[0]
+        sampled = self.sampler.sample(logits if is_all else logits[list(logit_rows)], rows)
+        for idx, result in zip(indices, sampled, strict=True):
+            samples[idx] = result
+        return samples
 
     def _sampling_row(self, sequence: Sequence) -> SamplingRow:
         if sequence.num_output_tokens >= sequence.request.sampling_params.min_tokens:
             return sequence.sampling_row
         return replace(sequence.sampling_row, banned_token_ids=sequence.stop_token_ids)
 
+    def _list_candidates(self, beam: Sequence, logits: Tensor) -> SampledToken | None:
+        """Give a beam its likeliest next tokens, of logits [1, vocab]. Returns an error if they are none."""
+        search = self._requests[beam.request.request_id].beam_search
+        assert search is not None
+        peak = float(logits.max())
+        if not math.isfinite(peak):
+            return SampledToken(-1, error=not_finite(peak))
+        (listing,) = self.sampler.logprobs(logits, [0], min(search.num_candidates, logits.shape[1]))
+        ranked = sorted(listing.items(), key=lambda item: item[1].rank)
+        beam.beam_candidates = [(token_id, entry.logprob) for token_id, entry in ranked[: search.num_candidates]]
+        return None
+
     # -- commit ----------------------------------------------------------------------------------------------------
 
-    def _commit(self, batch: Batch, logits: Tensor, samples: list[SampledToken | None]) -> list[OutputChunk]:
-        now = time.monotonic()
+    def _accept(self, batch: Batch, logits: Tensor, samples: list[SampledToken | None]) -> list[AcceptedToken]:
+        """Enter a step's results: cached blocks, new tokens, and the ends that need no text to be seen."""
         self.metrics.num_steps += 1
         self.metrics.num_preemptions = self.scheduler.num_preemptions
-        chunks: list[OutputChunk] = []
+        accepted: list[AcceptedToken] = []
+        searches: dict[str, RequestState] = {}
         row = 0
         for part, sampled in zip(batch.scheduled, samples, strict=True):
             sequence, first_row = part.sequence, row
             row += part.num_logit_rows
-            if sequence.is_finished:  # a sibling sample failed in this very step
+            self.metrics.num_computed_tokens += part.num_new_tokens
+            if sequence.is_finished:
+                self.metrics.num_wasted_tokens += part.num_new_tokens
                 continue
             state = self._requests[sequence.request.request_id]
-            self._commit_computed(part, state)
+            self._accept_computed(part, state)
             if sequence.prompt_logprobs is not None:
                 prompt_logprobs.record(part, logits[first_row:row], self.cache, self.sampler)
-            if sampled is None:
-                continue
-            if sampled.error is not None:
-                chunks += self._fail_request(sequence, sampled.error)
-            else:
-                chunks.append(self._commit_token(sequence, state, sampled, now))
+            if sampled is not None:
+                self._accept_token(sequence, sampled)
+                accepted.append(AcceptedToken(sequence, state, sampled))
+            elif sequence.is_beam and part.is_sampled:
+                searches[state.request.request_id] = state
+        for state in searches.values():
+            accepted += self._advance_beams(state)
         if self.config.check_invariants:
             self.cache.check_invariants()
-        return chunks
+        return accepted
 
-    def _commit_computed(self, part: ScheduledSequence, state: RequestState) -> None:
+    def _accept_computed(self, part: ScheduledSequence, state: RequestState) -> None:
         """The step computed the keys and values of this part: make full blocks shareable, and count."""
         sequence, end = part.sequence, part.end
         assert sequence.block_table is not None
         self.cache.commit(sequence.block_table, end)
-        self.metrics.num_computed_tokens += part.num_new_tokens
         num_prompt_tokens = sequence.num_prompt_tokens
         if part.start < num_prompt_tokens:
             state.metrics.num_computed_prompt_tokens += min(end, num_prompt_tokens) - part.start
@@ -242,93 +345,24 @@ class Engine:
                 self.metrics.num_prompt_tokens += num_prompt_tokens
                 self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
 
-    def _commit_token(self, sequence: Sequence, state: RequestState, sampled: SampledToken, now: float) -> OutputChunk:
-        if state.metrics.first_token_time is None:
-            state.metrics.first_token_time = now
+    def _accept_token(self, sequence: Sequence, sampled: SampledToken) -> None:
+        if sampled.error is not None:
+            self.scheduler.remove(sequence)
+            return
         sequence.token_ids.append(sampled.token_id)
         self.metrics.num_generated_tokens += 1
-        logprobs = self._take_logprobs(sequence, sampled)
-        text = self._advance_text(sequence, sampled.token_id)
-        if sequence.finish_reason is None and sequence.num_remaining_tokens == 0:
+        if sampled.token_id in sequence.stop_token_ids:
+            sequence.finish_reason = FinishReason.STOP
+            if sampled.token_id in sequence.request.sampling_params.stop_ids:
+                sequence.stop_reason = sampled.token_id
+        elif sequence.num_remaining_tokens == 0:
             sequence.finish_reason = FinishReason.LENGTH
-        output = None
         if sequence.finish_reason is not None:
-            text += sequence.detokenizer.finish()
             self.scheduler.remove(sequence)
-            output = self._finish_if_done(state, now)
-        return OutputChunk(
-            request_id=sequence.request.request_id,
-            index=sequence.sample_idx,
-            text=text,
-            token_ids=(sampled.token_id,),
-            logprobs=None if logprobs is None else (logprobs,),
-            finish_reason=sequence.finish_reason,
-            stop_reason=sequence.stop_reason,
-            output=output,
-        )
 
-    def _advance_text(self, sequence: Sequence, token_id: int) -> str:
-        """Detokenise one more token and test every way to stop. Sets finish_reason and stop_reason."""
-        if token_id in sequence.stop_token_ids:
-            sequence.finish_reason = FinishReason.STOP
-            sequence.stop_reason = token_id if token_id in sequence.request.sampling_params.stop_ids else None
-            return ""
-        text = sequence.detokenizer.append((token_id,))
-        if sequence.detokenizer.stop_string is not None:
-            sequence.finish_reason = FinishReason.STOP
-            sequence.stop_reason = sequence.detokenizer.stop_string
-        return text
-
-    def _take_logprobs(self, sequence: Sequence, sampled: SampledToken) -> TokenLogprobs | None:
-        if sequence.logprobs is None:
-            return None
-        assert sampled.logprobs is not None
-        logprobs = self._with_text(sampled.logprobs)
-        sequence.cumulative_logprob += logprobs[sampled.token_id].logprob
-        sequence.logprobs.append(logprobs)
-        return logprobs
-
-    def _with_text(self, logprobs: TokenLogprobs) -> TokenLogprobs:
-        return {
-            token_id: Logprob(entry.logprob, entry.rank, self.tokenizer.decode([token_id], skip_special_tokens=False))
-            for token_id, entry in logprobs.items()
-        }
-
-    # -- endings ---------------------------------------------------------------------------------------------------
-
-    def _finish_if_done(self, state: RequestState, now: float) -> RequestOutput | None:
-        if not state.is_finished:
-            return None
-        state.metrics.finished_time = now
-        del self._requests[state.request.request_id]
-        output = state.output()
-        if output.prompt_logprobs is not None:
-            output.prompt_logprobs = [entry and self._with_text(entry) for entry in output.prompt_logprobs]
-        self.metrics.num_finished += output.error is None
-        return output
-
-    def _give_up(self, state: RequestState, reason: FinishReason, error: Exception) -> list[OutputChunk]:
-        """End every live sequence of a request; its blocks are free when this returns."""
-        live = [sequence for sequence in state.sequences if not sequence.is_finished]
-        for sequence in live:
-            sequence.finish_reason = reason
-            sequence.error = error
-            self.scheduler.remove(sequence)
-        output = self._finish_if_done(state, time.monotonic())
-        last = state.sequences[-1]
-        return [OutputChunk(state.request.request_id, last.sample_idx, "", (), finish_reason=reason, output=output)]
-
-    def _fail_request(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
-        request_id = sequence.request.request_id
-        self.metrics.num_failed += 1
-        error = RequestFailedError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
-        return self._give_up(self._requests[request_id], FinishReason.ERROR, error)
-
-    def _fail_batch(self, batch: Batch, cause: Exception) -> list[OutputChunk]:
-        chunks: list[OutputChunk] = []
-        for request_id in dict.fromkeys(part.sequence.request.request_id for part in batch.scheduled):
-            self.metrics.num_failed += 1
-            error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")
-            error.__cause__ = cause
-            chunks += self._give_up(self._requests[request_id], FinishReason.ERROR, error)
-        return chunks
+    def _advance_beams(self, state: RequestState) -> list[AcceptedToken]:
+        is_over = beam_group.advance(state, self.scheduler, self._sequences)
+        if state.metrics.first_token_time is None:
+            state.metrics.first_token_time = time.monotonic()
+        self.metrics.num_generated_tokens += len(state.sequences)
+        return [AcceptedToken(state.sequences[0], state, None)] if is_over else []

@@ -252,6 +252,7 @@ class EngineLoop:
             handle.publish(chunk)
 
     def _end_all(self, cause: BaseException) -> None:
+        self._engine.close()
         with self._wakeup:
             inbox, self._inbox = self._inbox, []
         for message in inbox:

@@ -7,7 +7,8 @@ import itertools
 import secrets
 import sys
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -15,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from ..sampling_params import SamplingParams
-from .config import EngineConfig, default_kernels, default_model, default_num_threads
+from .config import EngineConfig, default_kernels, default_model, default_num_threads, num_cores
 from .engine import Engine
 from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
@@ -27,6 +28,7 @@ from .request_check import check_request
 from .runner_factory import build_runner, runner_candidates
 from .runner_spec import RunnerSpec
 from .tokenizer import load_tokenizer
+from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
 
 MAX_THREADS = 1024
@@ -68,6 +70,8 @@ class LLM:
         self.config = _engine_config(engine_options)
         self.model_name = default_model() if model is None else model
         self.num_threads = _checked_num_threads(num_threads)
+        if self.config.overlap_schedule is None:
+            self.config = dataclasses.replace(self.config, overlap_schedule=self.num_threads < num_cores())
         torch.set_num_threads(self.num_threads)
         candidates = runner_candidates(default_kernels() if kernels is None else kernels, device)
         checkpoint = resolve_model(self.model_name)
@@ -104,7 +108,7 @@ class LLM:
             prompts: one or many of: text, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of chat messages.
             sampling_params: one for all, or one per prompt; None takes the defaults.
             use_tqdm: draw a progress bar; None does so on a terminal when there are several prompts.
-            request_fields: `priority` and `cache_namespace` of every request (see Request).
+            request_fields: `priority`, `cache_namespace`, `routing_key`, `retention` of every request (see Request).
 
         Raises:
             InvalidRequestError: a prompt is refused; the message names its index, and none is run.
@@ -173,6 +177,26 @@ class LLM:
     def metrics(self) -> EngineMetrics:
         """Counters and phase times so far."""
         return self._loop.call(lambda engine: engine.metrics.snapshot())
+
+    @contextmanager
+    def trace(self, max_num_steps: int | None = None) -> Iterator[TraceRecorder]:
+        """Write down what the scheduler does inside the block, for every request of this LLM.
+
+            with llm.trace() as recorder:
+                llm.generate(prompts)
+            recorder.trace.save_timeline("steps.html")
+
+        Args:
+            max_num_steps: keep the last steps only; None keeps all.
+
+        Raises:
+            InvalidConfigError: max_num_steps is less than one.
+        """
+        recorder = self._loop.call(lambda engine: engine.start_trace(self.model_name, max_num_steps))
+        try:
+            yield recorder
+        finally:
+            self._loop.call(lambda engine: engine.stop_trace())
 
     @property
     def max_model_len(self) -> int:
@@ -256,7 +280,15 @@ def _has_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+OPTION_ALIASES = {"scheduling_policy": "schedule_policy"}
+"""vLLM's names for options that are called after SGLang's here."""
+
+
 def _engine_config(options: dict[str, Any]) -> EngineConfig:
+    for alias, name in OPTION_ALIASES.items():
+        if alias in options and name in options:
+            raise InvalidConfigError(f"{alias} and {name} are the same option: give one of them")
+    options = {OPTION_ALIASES.get(name, name): value for name, value in options.items()}
     known = {option.name for option in dataclasses.fields(EngineConfig)}
     unknown = sorted(set(options) - known)
     if unknown:

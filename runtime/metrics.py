@@ -18,6 +18,7 @@ class EngineMetrics:
         num_prompt_tokens: prompt tokens of all sequences that were admitted (each once).
         num_cached_tokens: those of them found in the cache.
         num_computed_tokens: tokens that went through the model, recompute after preemption included.
+        num_wasted_tokens: those of them that were computed for a sequence which had ended meanwhile (overlap, aborts).
         phase_seconds: time spent in each of the five phases of a step.
     """
 
@@ -30,6 +31,7 @@ class EngineMetrics:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_computed_tokens: int = 0
+    num_wasted_tokens: int = 0
     num_generated_tokens: int = 0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 

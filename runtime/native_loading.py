@@ -40,6 +40,11 @@ def load_native_runner(spec: RunnerSpec) -> LoadedRunner:
         raise RunnerUnavailableError(
             f"the C++ kernels have blocks of {BLOCK_SIZE} tokens, and block_size={spec.config.block_size} was asked for"
         )
+    if spec.config.captured_batch_sizes:
+        raise RunnerUnavailableError(
+            "the C++ kernels capture no steps and pad none, and "
+            f"captured_batch_sizes={spec.config.captured_batch_sizes} was asked for"
+        )
     library = _load_library()
     cdll = library.cdll
     num_threads = spec.num_threads if library.has_openmp else 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, chain
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from ..kernels.cpu.library import NUM_PHASES, PHASES, Step
 from ..kernels.cpu.memory import MemoryArena
+from ..radix.block_table import BlockCopy
 from .batch import Batch, FlatBatch
 from .native_model import BLOCK_SIZE, NativeModel
 
@@ -72,6 +75,10 @@ class NativeRunner:
         return BLOCK_SIZE
 
     @property
+    def captured_batch_sizes(self) -> tuple[int, ...]:
+        return ()
+
+    @property
     def bytes_per_block(self) -> int:
         """Bytes of one block over all layers, keys and values."""
         return self._block_elements * _ELEMENT_BYTES
@@ -81,15 +88,21 @@ class NativeRunner:
         """Most tokens of one sequence."""
         return self.model.max_model_len
 
+    def prepare(self, batch: Batch) -> Callable[[], Tensor]:
+        """See `Runner.prepare`."""
+        assert not batch.is_empty
+        return partial(self._run, batch.block_copies, StepArrays(batch))
+
     def forward(self, batch: Batch) -> Tensor:
         """See `Runner.forward`.
 
         Raises:
             MemoryError: no memory for the step; nothing was computed.
         """
-        assert not batch.is_empty
-        self._copy_blocks(batch)
-        step = StepArrays(batch)
+        return self.prepare(batch)()
+
+    def _run(self, block_copies: list[BlockCopy], step: StepArrays) -> Tensor:
+        self._copy_blocks(block_copies)
         logits = torch.empty((step.num_logit_rows, self.vocab_size), dtype=torch.float32)
         cos, sin = self.model.rope.table(step.max_context_len)
         struct = step.struct()
@@ -105,11 +118,11 @@ class NativeRunner:
         self._library.ramet_model_times(self._handle, times)
         return dict(zip(PHASES, times, strict=False))
 
-    def _copy_blocks(self, batch: Batch) -> None:
-        if not batch.block_copies:
+    def _copy_blocks(self, block_copies: list[BlockCopy]) -> None:
+        if not block_copies:
             return
-        sources = _int_array([copy.src_block_id for copy in batch.block_copies])
-        destinations = _int_array([copy.dst_block_id for copy in batch.block_copies])
+        sources = _int_array([copy.src_block_id for copy in block_copies])
+        destinations = _int_array([copy.dst_block_id for copy in block_copies])
         if self._library.ramet_copy_blocks(
             self._kv_data, self._block_elements, sources.ctypes.data, destinations.ctypes.data, len(sources)
         ):
@@ -123,7 +136,7 @@ class StepArrays:
         flat = FlatBatch(batch)
         self.num_tokens, self.num_sequences = len(flat.token_ids), len(flat.block_tables)
         self.num_logit_rows = len(flat.logit_rows)
-        self.max_context_len = max(part.end for part in batch.scheduled)
+        self.max_context_len = max(flat.context_lens)
         self._arrays = tuple(
             _int_array(values)
             for values in (

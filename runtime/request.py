@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
 
 
@@ -17,6 +18,8 @@ class RequestFields(TypedDict, total=False):
     cache_namespace: Hashable
     shared_prefix_len: int
     prompt_logprobs_start: int
+    routing_key: str | None
+    retention: tuple[RetentionRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class Request:
         shared_prefix_len: this many leading tokens are known to be shared with sibling requests (a fork); the
             scheduler computes them once even where the gain is less than a block.
         prompt_logprobs_start: first position whose prompt logprob is wanted; earlier ones are reported as None.
+        routing_key: requests with the key that most running ones have come first under the `routing-key` policy.
+        retention: parts of the context that the cache should keep longer, or give up earlier, than others.
     """
 
     request_id: str
@@ -44,3 +49,5 @@ class Request:
     cache_namespace: Hashable = None
     shared_prefix_len: int = 0
     prompt_logprobs_start: int = 0
+    routing_key: str | None = None
+    retention: tuple[RetentionRange, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
 from .errors import InvalidRequestError
 from .request import Request
@@ -18,12 +19,16 @@ class RequestLimits:
         vocab_size: token ids lie in [0, vocab_size).
         max_model_len: longest context, prompt and output together.
         num_slots: token slots in the whole pool.
+        block_size: token slots in a block of it.
+        max_num_seqs: most sequences that can run at once.
         max_num_batched_tokens: longest prompt where prompts are not chunked, None where they are.
     """
 
     vocab_size: int
     max_model_len: int
     num_slots: int
+    block_size: int
+    max_num_seqs: int
     max_num_batched_tokens: int | None = None
 
     @property
@@ -32,9 +37,19 @@ class RequestLimits:
 
     def max_tokens(self, request: Request) -> int:
         """Most tokens the request may generate, with "as many as fit" resolved."""
-        if request.sampling_params.max_tokens is not None:
-            return request.sampling_params.max_tokens
-        return self.max_context_len - len(request.prompt_token_ids)
+        params = request.sampling_params
+        if params.max_tokens is not None:
+            return params.max_tokens
+        prompt_len = len(request.prompt_token_ids)
+        if params.use_beam_search:
+            return min(self.max_model_len - prompt_len, self.max_beam_tokens(prompt_len, params.beam_width))
+        return self.max_context_len - prompt_len
+
+    def max_beam_tokens(self, prompt_len: int, beam_width: int) -> int:
+        """Most tokens that beams which share only the prompt's full blocks can generate in the whole pool."""
+        num_shared_blocks, num_tail_tokens = divmod(prompt_len, self.block_size)
+        num_blocks = self.num_slots // self.block_size - num_shared_blocks
+        return num_blocks // beam_width * self.block_size - num_tail_tokens
 
 
 def check_request(request: Request, limits: RequestLimits) -> None:
@@ -54,6 +69,8 @@ def check_request(request: Request, limits: RequestLimits) -> None:
     _check_token_ids("stop_token_ids", params.stop_ids, limits.vocab_size)
     _check_token_ids("logit_bias", params.logit_bias or (), limits.vocab_size)
     _check_lengths(request, limits)
+    if params.use_beam_search:
+        _check_beams(request, limits)
     _check_fields(request)
 
 
@@ -90,6 +107,22 @@ def _check_lengths(request: Request, limits: RequestLimits) -> None:
         )
 
 
+def _check_beams(request: Request, limits: RequestLimits) -> None:
+    params, prompt_len = request.sampling_params, len(request.prompt_token_ids)
+    if params.beam_width > limits.max_num_seqs:
+        raise InvalidRequestError(
+            f"a beam search of width {params.beam_width} needs as many sequences in one step, and this engine runs "
+            f"{limits.max_num_seqs} at most: lower best_of, or raise max_num_seqs (and max_num_batched_tokens)"
+        )
+    most = limits.max_beam_tokens(prompt_len, params.beam_width)
+    if limits.max_tokens(request) > most or most < 1:
+        raise InvalidRequestError(
+            f"{params.beam_width} beams of up to {limits.max_tokens(request)} tokens behind a prompt of {prompt_len} "
+            f"can never fit in the KV cache of {limits.num_slots} tokens: raise kv_cache_memory or num_blocks, or "
+            "lower best_of or max_tokens"
+        )
+
+
 def _check_fields(request: Request) -> None:
     prompt_len = len(request.prompt_token_ids)
     for name, value in (
@@ -100,6 +133,12 @@ def _check_fields(request: Request) -> None:
             raise InvalidRequestError(f"{name}={value!r} must be an integer in [0, {prompt_len}] (the prompt's length)")
     if isinstance(request.priority, bool) or not isinstance(request.priority, int):
         raise InvalidRequestError(f"priority={request.priority!r} must be an integer; lower is served earlier")
+    if request.routing_key is not None and not isinstance(request.routing_key, str):
+        raise InvalidRequestError(f"routing_key={request.routing_key!r} must be a string or None")
+    if not isinstance(request.retention, tuple) or any(
+        not isinstance(part, RetentionRange) for part in request.retention
+    ):
+        raise InvalidRequestError(f"retention={request.retention!r} must be a tuple of RetentionRange")
     try:
         hash(request.cache_namespace)
     except TypeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .beam_search import BeamSearch
 from .outputs import CompletionOutput, RequestMetrics, RequestOutput
 from .request import Request
 from .sequence import Sequence
@@ -11,45 +12,41 @@ from .sequence import Sequence
 
 @dataclass(slots=True)
 class RequestState:
-    """A live request and its n sequences."""
+    """A live request and its sequences.
+
+    Attributes:
+        sequences: one per sample; of a beam search the live beams, best first.
+        beam_search: the search these beams belong to, if it is one.
+        num_open: sequences whose last chunk has not been made yet.
+    """
 
     request: Request
     sequences: list[Sequence]
+    beam_search: BeamSearch | None = None
+    num_open: int = field(init=False)
     metrics: RequestMetrics = field(init=False)
 
     def __post_init__(self) -> None:
         self.metrics = RequestMetrics(arrival_time=self.request.arrival_time)
+        self.num_open = len(self.sequences)
 
     @property
-    def is_finished(self) -> bool:
-        return all(sequence.is_finished for sequence in self.sequences)
+    def is_ranked(self) -> bool:
+        """Which outputs are reported, and in what order, is known only when all have ended."""
+        params = self.request.sampling_params
+        return self.beam_search is not None or params.num_sequences > params.n
 
-    def output(self) -> RequestOutput:
-        """What is known so far, as a RequestOutput."""
+    def output(self, completions: list[CompletionOutput]) -> RequestOutput:
+        """What is known so far, with these outputs."""
         first = self.sequences[0]
         return RequestOutput(
             request_id=self.request.request_id,
             prompt=self.request.prompt,
             prompt_token_ids=list(self.request.prompt_token_ids),
             prompt_logprobs=first.prompt_logprobs,
-            outputs=[_completion(sequence) for sequence in self.sequences],
-            finished=self.is_finished,
+            outputs=completions,
+            finished=self.num_open == 0,
             metrics=self.metrics,
             num_cached_tokens=first.num_cached_tokens or 0,
             error=next((sequence.error for sequence in self.sequences if sequence.error is not None), None),
         )
-
-
-def _completion(sequence: Sequence) -> CompletionOutput:
-    detokenizer = sequence.detokenizer
-    return CompletionOutput(
-        index=sequence.sample_idx,
-        text=detokenizer.text,
-        token_ids=sequence.output_token_ids,
-        cumulative_logprob=sequence.cumulative_logprob if sequence.logprobs is not None else None,
-        logprobs=sequence.logprobs,
-        finish_reason=sequence.finish_reason,
-        stop_reason=sequence.stop_reason,
-        num_text_tokens=detokenizer.num_tokens_within_text,
-        leftover_text=detokenizer.leftover_text,
-    )

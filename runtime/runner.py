@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -9,9 +11,11 @@ from torch import Tensor
 
 from ..kernels.attention_plan import build_attention_metadata
 from ..kernels.interface import Kernels
+from ..radix.block_table import BlockCopy
 from .batch import Batch, FlatBatch, ForwardBatch
 from .kv_cache import KVCache
 from .models.base import Model
+from .padding import pad_decodes
 
 
 class Runner(Protocol):
@@ -20,6 +24,7 @@ class Runner(Protocol):
     Attributes:
         vocab_size: logits a row.
         num_blocks, block_size: the size of its KV cache; block ids are 0 .. num_blocks - 1.
+        captured_batch_sizes: what it pads decoding steps up to, ascending; empty if it does not.
     """
 
     @property
@@ -31,8 +36,20 @@ class Runner(Protocol):
     @property
     def block_size(self) -> int: ...
 
+    @property
+    def captured_batch_sizes(self) -> tuple[int, ...]: ...
+
+    def prepare(self, batch: Batch) -> Callable[[], Tensor]:
+        """Read all that the step needs from the batch; from then on its sequences may go on, end or lose their blocks.
+
+        Returns:
+            The step. It may run on another thread, once, and before the next one is run.
+        """
+        ...
+
     def forward(self, batch: Batch) -> Tensor:
-        """Copy `batch.block_copies`, compute the scheduled tokens, and write their keys and values to their blocks.
+        """Copy `batch.block_copies`, compute the scheduled tokens, and write their keys and values to their blocks:
+        prepare, and run.
 
         Returns:
             fp32 logits [R, vocab_size]: for each scheduled sequence in order, the rows of its tokens at offsets
@@ -44,12 +61,27 @@ class Runner(Protocol):
 class ModelRunner:
     """Runs a model of `runtime/models` with the ops of a `Kernels` over its own KV cache.
 
-    Not thread-safe: one step at a time."""
+    Not thread-safe: one step at a time.
 
-    def __init__(self, model: Model, kernels: Kernels, num_blocks: int, block_size: int) -> None:
+    Args:
+        captured_batch_sizes: steps that only decode are padded up to the next of these (see `padding.py`); ascending.
+            The KV cache then has a block more than `num_blocks`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        kernels: Kernels,
+        num_blocks: int,
+        block_size: int,
+        captured_batch_sizes: tuple[int, ...] = (),
+    ) -> None:
         self.model = model
         self.kernels = kernels
-        self.kv_cache = KVCache(kernels, model.config, num_blocks, block_size)
+        self.captured_batch_sizes = captured_batch_sizes
+        self.kv_cache = KVCache(
+            kernels, model.config, num_blocks, block_size, has_padding_block=bool(captured_batch_sizes)
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -68,12 +100,18 @@ class ModelRunner:
         """Most tokens of one sequence."""
         return self.model.max_model_len
 
-    @torch.inference_mode()
+    def prepare(self, batch: Batch) -> Callable[[], Tensor]:
+        """See `Runner.prepare`."""
+        assert not batch.is_empty
+        return partial(self._run, batch.block_copies, self.tensors(batch))
+
     def forward(self, batch: Batch) -> Tensor:
         """See `Runner.forward`."""
-        assert not batch.is_empty
-        self.kv_cache.copy(batch.block_copies)
-        forward_batch = self.prepare(batch)
+        return self.prepare(batch)()
+
+    @torch.inference_mode()
+    def _run(self, block_copies: list[BlockCopy], forward_batch: ForwardBatch) -> Tensor:
+        self.kv_cache.copy(block_copies)
         hidden = self.model.forward(forward_batch, self.kv_cache.layers)
         if len(forward_batch.logit_rows) == 0:
             return torch.empty((0, self.vocab_size), device=self.kernels.device)
@@ -81,12 +119,16 @@ class ModelRunner:
             hidden = hidden.index_select(0, forward_batch.logit_rows)
         return self.model.logits(hidden)
 
-    def prepare(self, batch: Batch) -> ForwardBatch:
+    @torch.inference_mode()
+    def tensors(self, batch: Batch) -> ForwardBatch:
         """The tensors of a step. Reads the sequences' token ids and block tables; mutates nothing."""
         flat = FlatBatch(batch)
+        if self.captured_batch_sizes:
+            pad_decodes(flat, self.captured_batch_sizes, self.kv_cache.padding_block_id)
         device = self.kernels.device
-        context_lens = [part.end for part in batch.scheduled]
-        metadata = build_attention_metadata(flat.block_tables, flat.query_starts, context_lens, self.block_size, device)
+        metadata = build_attention_metadata(
+            flat.block_tables, flat.query_starts, flat.context_lens, self.block_size, device
+        )
         return ForwardBatch(
             token_ids=torch.tensor(flat.token_ids, dtype=torch.int64, device=device),
             positions=torch.tensor(flat.positions, dtype=torch.int64, device=device),

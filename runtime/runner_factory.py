@@ -29,7 +29,7 @@ def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     model = load_model(spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress)
     num_blocks = kv_cache_blocks(spec.config, model.config)
     try:
-        runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size)
+        runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size, spec.config.captured_batch_sizes)
     except (OSError, OverflowError, MemoryError) as error:
         raise kv_cache_too_large(num_blocks) from error
     return LoadedRunner(

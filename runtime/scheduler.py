@@ -7,62 +7,59 @@ There is no prefill phase and no decode phase. A pass goes through three groups 
     3. waiting sequences, in the policy's order, from what is left then (Orca, iteration-level scheduling).
 
 When a running sequence finds no block, not even by eviction, the policy names a victim; it is freed and goes back to
-the front of the queue, to recompute what the tree no longer holds.
+the queue, to recompute what the tree no longer holds. The victim is the latest arrival (under `priority` the least
+important one), so the oldest always goes on, and each preemption makes room for an older sequence that computes at
+least a token in that very step: everything ends.
+
+`EngineConfig.batching` has what came before, to compare with: `_plan_prefill_first` and `_plan_request_level`.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import random
+from collections.abc import Iterable
 
-from ..radix.prefix_cache import PrefixCache, PrefixMatch
+from ..radix.prefix_cache import BlockCopy, PrefixCache, PrefixMatch
+from ..radix.watches import PrefixWatch
 from .admission import AdmissionControl
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
 from .policies.base import SchedulePolicy
 from .policies.registry import make_policy
+from .prefix_waits import PrefixWaits
 from .prompt_logprobs import cacheable_prefix_len
 from .sequence import Sequence, SequenceStatus
+from .step_plan import StepPlan, plan_part
+from .waiting_queue import WaitingQueue
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class StepBudget:
-    """What a step may still take."""
-
-    num_tokens: int
-    num_seqs: int
-    num_logit_rows: int
-
-    def take(self, part: ScheduledSequence) -> None:
-        self.num_tokens -= part.num_new_tokens
-        self.num_seqs -= 1
-        self.num_logit_rows -= part.num_logit_rows
-
-    def give_back(self, part: ScheduledSequence) -> None:
-        self.num_tokens += part.num_new_tokens
-        self.num_seqs += 1
-        self.num_logit_rows += part.num_logit_rows
 
 
 class Scheduler:
     """Owns the waiting and the running sequences; asks the prefix cache for blocks.
 
     Attributes:
-        waiting: sequences without blocks. Preempted ones stand at the front.
-        running: sequences with blocks, in order of admission.
+        waiting: sequences without blocks.
+        running: sequences with blocks, in order of admission; a fork stands right behind its parent.
         num_preemptions: over the scheduler's life.
     """
 
     def __init__(self, config: EngineConfig, cache: PrefixCache) -> None:
         self.config = config
         self.cache = cache
-        self.policy: SchedulePolicy = make_policy(config.schedule_policy)
+        seed = random.getrandbits(63) if config.seed is None else config.seed
+        self.policy: SchedulePolicy = make_policy(config.schedule_policy, seed)
         self.admission = AdmissionControl(cache.block_size, config.reserve, config.schedule_conservativeness)
-        self.waiting: list[Sequence] = []
+        self.waiting = WaitingQueue(cache)
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+        self._plan_step = {
+            "continuous": self._plan_continuous,
+            "prefill-first": self._plan_prefill_first,
+            "request-level": self._plan_request_level,
+        }[config.batching]
+        self._fork_copies: dict[Sequence, list[BlockCopy]] = {}
         # Each running sequence needs a token and a row of logits in every step; more than that would stall decodes.
         self._max_num_running = min(config.max_num_seqs, config.max_num_batched_tokens, config.max_num_logit_rows)
 
@@ -71,7 +68,8 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        """Queue a sequence that never ran. O(tokens)."""
+        self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence ended (finished, aborted or failed): free its blocks. Its cached prefix stays in the tree."""
@@ -82,123 +80,192 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
 
+    def fork(self, parent: Sequence, child: Sequence) -> bool:
+        """Let `child`, which begins with the tokens computed for `parent`, run beside it on shared blocks.
+
+        The copies this takes are carried out with the next batch.
+
+        Returns:
+            False if there was no block or no place for it, or the parent does not run: then the child waits, ahead of
+            all who never ran.
+        """
+        opened = None
+        if parent.block_table is not None and len(self.running) < self._max_num_running:
+            opened = self.cache.fork(parent.block_table, child.token_ids)
+        if opened is None:
+            self.waiting.add_returning(child)
+            return False
+        child.block_table, self._fork_copies[child] = opened
+        child.status = SequenceStatus.RUNNING
+        self.running.insert(self.running.index(parent) + 1, child)
+        return True
+
     def schedule(self) -> Batch:
         """Plan one step. Mutates the queues and the cache; every sequence in the plan has blocks for its tokens."""
-        batch = Batch()
-        budget = StepBudget(
-            self.config.max_num_batched_tokens, self.config.max_num_seqs, self.config.max_num_logit_rows
-        )
-        longer: list[Sequence] = []
-        for sequence in list(self.running):
-            if sequence.num_uncomputed_tokens == 1:
-                self._schedule_running(sequence, batch, budget)
-            else:
-                longer.append(sequence)
-        for sequence in longer:
-            self._schedule_running(sequence, batch, budget)
-        if not batch.preempted:
-            self._admit_waiting(batch, budget)
+        if not self.running:
+            self.admission.on_idle()
+        step = StepPlan(self.config)
+        self._plan_step(step)
+        while not step.batch.scheduled and self.running:
+            # All that run wait for something that does not: beams for a sibling, which finds no blocks.
+            self._preempt(step)
+            self._admit_waiting(step)
+        if step.batch.scheduled:
+            for copies in self._fork_copies.values():
+                step.batch.block_copies += copies
+            self._fork_copies.clear()
+        return step.batch
+
+    # -- modes of batching -----------------------------------------------------------------------------------------
+
+    def _plan_continuous(self, step: StepPlan) -> None:
+        self._schedule_prompts(self._schedule_decodes(step), step)
+        if not step.batch.preempted:
+            self._admit_waiting(step)
             self.admission.on_step()
-        return batch
 
-    def _schedule_running(self, sequence: Sequence, batch: Batch, budget: StepBudget) -> None:
-        table = sequence.block_table
-        if table is None:  # became a victim earlier in this pass
-            return
-        part = self._plan(sequence, table.num_computed_tokens, budget, is_alone=len(self.running) == 1)
-        if part is None:
-            return
-        while not self.cache.extend(table, part.end):
-            if self._preempt(batch, budget) is sequence:
-                return
-        batch.scheduled.append(part)
-        budget.take(part)
+    def _plan_prefill_first(self, step: StepPlan) -> None:
+        """Prompts alone, whole ones where they fit in a step, and decodes when there are none (vLLM before chunks)."""
+        self._schedule_prompts([sequence for sequence in self.running if sequence.num_uncomputed_tokens > 1], step)
+        if not step.batch.preempted:
+            self._admit_waiting(step, is_whole=True)
+            self.admission.on_step()
+        if not step.batch.scheduled:
+            self._schedule_decodes(step)
 
-    def _plan(self, sequence: Sequence, start: int, budget: StepBudget, *, is_alone: bool) -> ScheduledSequence | None:
-        """How much of the sequence fits in what is left of the step; None if nothing does."""
-        remaining = sequence.num_tokens - start
-        num_new_tokens = min(remaining, budget.num_tokens)
-        threshold = self.config.long_prefill_token_threshold
-        if threshold and not is_alone:
-            num_new_tokens = min(num_new_tokens, threshold)
-        if not self.config.enable_chunked_prefill and num_new_tokens < remaining:
-            return None
-        first_logprob_row = max(0, sequence.next_prompt_logprob() - 1 - start)
-        if first_logprob_row < remaining - 1:  # prompt logprobs: one row of logits per token
-            num_new_tokens = min(num_new_tokens, first_logprob_row + budget.num_logit_rows)
-        if num_new_tokens <= 0 or budget.num_seqs <= 0 or budget.num_logit_rows <= 0:
-            return None
-        last_row = num_new_tokens - 1 if num_new_tokens == remaining else num_new_tokens
-        return ScheduledSequence(sequence, start, num_new_tokens, min(first_logprob_row, last_row))
+    def _plan_request_level(self, step: StepPlan) -> None:
+        """Nobody joins before all who began together have ended (what Orca is compared with)."""
+        if self.running:
+            self._schedule_prompts(self._schedule_decodes(step), step)
+            self._admit_siblings(step)
+        else:
+            self._admit_waiting(step)
 
-    def _admit_waiting(self, batch: Batch, budget: StepBudget) -> None:
-        if not self.waiting or budget.num_tokens <= 0 or budget.num_seqs <= 0:
-            return
-        if len(self.running) >= self._max_num_running:
-            return
-        for sequence in self._ordered_waiting():
-            if budget.num_tokens <= 0 or budget.num_seqs <= 0 or len(self.running) >= self._max_num_running:
-                return
-            match = self._match(sequence)
-            if self._is_worth_waiting(sequence, match):
+    # -- running sequences -----------------------------------------------------------------------------------------
+
+    def _schedule_decodes(self, step: StepPlan) -> list[Sequence]:
+        """Plan all that have one token to compute; return those with more. Nothing else may be planned yet.
+
+        They fit in the step's limits, for no more run than that. With room in the last block there is nothing to ask.
+        """
+        scheduled = step.batch.scheduled
+        block_size = self.cache.block_size
+        longer: list[Sequence] = []
+        for sequence in self.running.copy():
+            table = sequence.block_table
+            if table is None:  # became a victim earlier in this pass
                 continue
-            if not self._admit(sequence, match, batch, budget):
+            start, num_tokens = table.num_computed_tokens, len(sequence.token_ids)
+            if num_tokens - start != 1:
+                longer.append(sequence)
+            elif num_tokens <= len(table.block_ids) * block_size or self._make_room(sequence, num_tokens, step):
+                scheduled.append(ScheduledSequence(sequence, start, 1, 0))
+        step.count_decodes()
+        return longer
+
+    def _schedule_prompts(self, sequences: Iterable[Sequence], step: StepPlan) -> None:
+        """Plan what fits of sequences with more than one token to compute. Some have none: beams wait for siblings."""
+        for sequence in sequences:
+            table = sequence.block_table
+            if table is None or table.num_computed_tokens == sequence.num_tokens:
+                continue
+            is_alone = len(self.running) == 1 and not self.waiting
+            part = plan_part(sequence, table.num_computed_tokens, step, self.config, is_alone=is_alone)
+            if part is not None and self._make_room(sequence, part.end, step):
+                step.take(part)
+
+    def _make_room(self, sequence: Sequence, num_tokens: int, step: StepPlan) -> bool:
+        """Give a running sequence room for that many tokens, whoever must yield; False if it became a victim itself."""
+        table = sequence.block_table
+        assert table is not None
+        while not self.cache.extend(table, num_tokens):
+            self._preempt(step)
+            if sequence.block_table is None:
+                return False
+        return True
+
+    # -- waiting sequences -----------------------------------------------------------------------------------------
+
+    def _admit_waiting(self, step: StepPlan, *, is_whole: bool = False) -> None:
+        """Start waiting sequences, in the policy's order, until one does not fit.
+
+        Args:
+            is_whole: only such as can be computed whole in what is left of the step; the first one in any case.
+        """
+        if not self.waiting or self._is_full(step) or not self._admit_siblings(step):
+            return
+        waits = PrefixWaits(self.cache, self.running)
+        self.admission.begin_pass(self.running)
+        passed_over = step.batch.waiting_for_prefix
+        for sequence, watch in self.waiting.in_order(self.policy, self.running):
+            if self._is_full(step):
                 return
+            if watch is not None and waits.is_known(sequence, watch):
+                passed_over.append(sequence)
+                continue
+            cached, usable = self._match(sequence, watch)
+            if waits.is_worth_waiting(sequence, watch, cached, usable):
+                passed_over.append(sequence)
+                continue
+            if self.running and not self._has_room(sequence, usable):
+                return
+            if not self._admit(sequence, usable, step, is_whole=is_whole):
+                return
+            waits.add(sequence)
 
-    def _ordered_waiting(self) -> list[Sequence]:
-        preempted = [sequence for sequence in self.waiting if sequence.num_preemptions]
-        fresh = [sequence for sequence in self.waiting if not sequence.num_preemptions]
-        preempted.sort(key=lambda sequence: sequence.arrival_idx)
-        return preempted + self.policy.order(fresh, self._match_length)
+    def _admit_siblings(self, step: StepPlan) -> bool:
+        """Start the waiting beams whose siblings run, before everybody else: those hold blocks and wait for them.
 
-    def _match_length(self, sequence: Sequence) -> int:
-        return self._match(sequence).num_tokens
+        Returns:
+            Whether all of them were started; if not, nobody else should take the blocks.
+        """
+        waiting = [sequence for sequence in self.waiting.returning if sequence.is_beam]
+        searches = {id(sequence.request) for sequence in self.running if sequence.is_beam} if waiting else set[int]()
+        for sequence in waiting:
+            if id(sequence.request) in searches and (
+                self._is_full(step) or not self._admit(sequence, self._match(sequence, None)[1], step)
+            ):
+                return False
+        return True
 
-    def _match(self, sequence: Sequence) -> PrefixMatch:
-        """The cached prefix it can use. The last token is always computed: its logits choose the next one."""
-        match = self._cached_prefix(sequence)
-        limit = cacheable_prefix_len(sequence, match, self.cache)
-        if limit >= match.num_tokens:
-            return match
+    def _is_full(self, step: StepPlan) -> bool:
+        return step.is_full or len(self.running) >= self._max_num_running
+
+    def _match(self, sequence: Sequence, watch: PrefixWatch | None) -> tuple[PrefixMatch, PrefixMatch]:
+        """The longest cached prefix, and what it can use of it: less where prompt logprobs are wanted and not known.
+
+        The last token is always computed: its logits choose the next one.
+        """
         namespace = sequence.request.cache_namespace
-        return self.cache.match(sequence.token_ids, namespace=namespace, max_tokens=limit)
+        cached = self.cache.match(
+            sequence.token_ids, namespace=namespace, max_tokens=sequence.num_tokens - 1, watch=watch
+        )
+        limit = cacheable_prefix_len(sequence, cached, self.cache)
+        if limit >= cached.num_tokens:
+            return cached, cached
+        return cached, self.cache.match(sequence.token_ids, namespace=namespace, max_tokens=limit)
 
-    def _cached_prefix(self, sequence: Sequence) -> PrefixMatch:
-        return self.cache.match(
-            sequence.token_ids, namespace=sequence.request.cache_namespace, max_tokens=sequence.num_tokens - 1
+    def _has_room(self, sequence: Sequence, match: PrefixMatch) -> bool:
+        num_matched_blocks = len(match.block_ids)
+        num_newly_locked_blocks = num_matched_blocks - self.cache.num_locked_blocks(match)
+        return self.admission.has_room(
+            sequence, num_matched_blocks, num_newly_locked_blocks, self.cache.num_available_blocks
         )
 
-    def _is_worth_waiting(self, sequence: Sequence, match: PrefixMatch) -> bool:
-        """A running sequence is about to compute more of this one's prefix: let it, and share the result.
-
-        Never a deadlock: only running sequences have tables, and a running one advances or is preempted.
-        """
-        num_pending_tokens = match.num_pending_tokens
-        if sequence.wants_prompt_logprobs:
-            # What the other computes helps only if it notes prompt logprobs as well.
-            match = self._cached_prefix(sequence)
-            is_noted = any(
-                other.block_table is match.pending_table and other.wants_prompt_logprobs for other in self.running
-            )
-            num_pending_tokens = max(num_pending_tokens, match.num_pending_tokens if is_noted else 0)
-        if num_pending_tokens == 0:
-            return False
-        if num_pending_tokens >= self.cache.block_size:
-            return True
-        shared_prefix_len = min(sequence.request.shared_prefix_len, sequence.num_tokens - 1)
-        return match.num_tokens < shared_prefix_len <= match.num_tokens + num_pending_tokens
-
-    def _admit(self, sequence: Sequence, match: PrefixMatch, batch: Batch, budget: StepBudget) -> bool:
+    def _admit(self, sequence: Sequence, match: PrefixMatch, step: StepPlan, *, is_whole: bool = False) -> bool:
         """Give a waiting sequence its first blocks and a place in the step. False: it does not fit now."""
-        part = self._plan(sequence, match.num_tokens, budget, is_alone=not self.running and len(self.waiting) == 1)
-        if part is None:
-            return False
-        if self.running and not self._has_room(sequence, match):
+        is_alone = not self.running and len(self.waiting) == 1
+        part = plan_part(sequence, match.num_tokens, step, self.config, is_alone=is_alone)
+        if part is None or (is_whole and step.batch.scheduled and part.end < sequence.num_tokens):
             return False
         request = sequence.request
-        # Requests count down, eviction counts up: what served an important request is kept longer.
         acquired = self.cache.acquire(
-            sequence.token_ids, match, part.end, namespace=request.cache_namespace, priority=-request.priority
+            sequence.token_ids,
+            match,
+            part.end,
+            namespace=request.cache_namespace,
+            priority=-request.priority,  # requests count down, eviction counts up
+            retention=request.retention,
         )
         if acquired is None:
             assert self.running, f"{sequence} fits nowhere although nothing runs"
@@ -209,50 +276,42 @@ class Scheduler:
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = match.num_tokens
         self.waiting.remove(sequence)
-        for other in self.waiting:
-            if other.arrival_idx < sequence.arrival_idx:
-                other.num_overtaken += 1
         self.running.append(sequence)
-        batch.scheduled.append(part)
-        batch.admitted.append(sequence)
-        batch.block_copies.extend(block_copies)
-        budget.take(part)
+        self.admission.on_admission(sequence)
+        step.take(part)
+        step.batch.admitted.append(sequence)
+        step.batch.block_copies += block_copies
         return True
 
-    def _has_room(self, sequence: Sequence, match: PrefixMatch) -> bool:
-        needed = self.admission.blocks_to_admit(sequence, len(match.block_ids))
-        promised = self.admission.blocks_still_needed(self.running)
-        # Matched blocks may be evictable now but will be locked: they are no room for anybody else.
-        num_newly_locked = len(match.block_ids) - self.cache.num_locked_blocks(match)
-        return needed + promised + num_newly_locked <= self.cache.num_available_blocks
+    # -- preemption ------------------------------------------------------------------------------------------------
 
-    def _preempt(self, batch: Batch, budget: StepBudget) -> Sequence:
-        """Free one running sequence, put it back at the front, and return it. It may already be in this plan."""
+    def _preempt(self, step: StepPlan) -> None:
+        """Free the policy's victim, which may be in this plan already. With a beam go its siblings: they need it."""
         victim = self.policy.victim(self.running)
-        for part in batch.scheduled:
-            if part.sequence is victim:
-                batch.scheduled.remove(part)
-                budget.give_back(part)
-                break
+        victims = [victim]
+        if victim.is_beam:
+            victims = [other for other in self.running if other.is_beam and other.request is victim.request]
         self.admission.on_preemption(self.running)
-        self.running.remove(victim)
-        self._release(victim)
-        victim.status = SequenceStatus.WAITING
-        victim.num_preemptions += 1
-        self.waiting.insert(0, victim)
-        batch.preempted.append(victim)
-        self.num_preemptions += 1
-        logger.warning(
-            "Request %s (sample %d) is preempted by recompute because the KV cache has no free block "
-            "(%d preemptions so far). Give the cache more memory (kv_cache_memory or num_blocks), or lower "
-            "max_num_seqs or max_num_batched_tokens, or raise schedule_conservativeness.",
-            victim.request.request_id,
-            victim.sample_idx,
-            self.num_preemptions,
-        )
-        return victim
+        step.drop(victims)
+        for sequence in victims:
+            self.running.remove(sequence)
+            self._release(sequence)
+            sequence.status = SequenceStatus.WAITING
+            sequence.num_preemptions += 1
+            self.num_preemptions += 1
+            self.waiting.add_returning(sequence)
+            step.batch.preempted.append(sequence)
+            logger.warning(
+                "Request %s (sample %d) is preempted by recompute because the KV cache has no free block "
+                "(%d preemptions so far). Give the cache more memory (kv_cache_memory or num_blocks), or lower "
+                "max_num_seqs or max_num_batched_tokens, or raise schedule_conservativeness.",
+                sequence.request.request_id,
+                sequence.sample_idx,
+                self.num_preemptions,
+            )
 
     def _release(self, sequence: Sequence) -> None:
         assert sequence.block_table is not None
         self.cache.release(sequence.block_table)
         sequence.block_table = None
+        self._fork_copies.pop(sequence, None)

@@ -29,24 +29,26 @@ class Sequence:
         max_tokens: most tokens to generate, the context limit applied.
         stop_token_ids: each of them ends it: end of sequence and the request's own.
         arrival_idx: order of arrival over the engine's life; breaks every tie.
-        num_overtaken: how often a later arrival was admitted first; cache-aware policies age by it.
-        num_matched_tokens: cached prefix when last looked at; what cache-aware policies order by.
         sampling_row: what the sampler has to know of it, without what it must not choose now.
         prompt_logprobs: one entry per prompt token, filled as they become known.
+        is_scored: the logprobs of its tokens are summed up, to be reported or to choose the best samples by.
+        is_beam: one beam of a beam search; its siblings are the running sequences of the same request.
+        beam_candidates: its likeliest next tokens with their logprobs, while it waits for its siblings to have theirs.
     """
 
     __slots__ = (
         "arrival_idx",
+        "beam_candidates",
         "block_table",
         "cumulative_logprob",
         "detokenizer",
         "error",
         "finish_reason",
+        "is_beam",
+        "is_scored",
         "logprobs",
         "max_tokens",
         "num_cached_tokens",
-        "num_matched_tokens",
-        "num_overtaken",
         "num_preemptions",
         "num_prompt_tokens",
         "prompt_logprobs",
@@ -77,14 +79,15 @@ class Sequence:
         self.detokenizer = detokenizer
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
-        self.sampling_row = SamplingRow(
-            request.sampling_params, seed, sample_idx, self.token_ids, self.num_prompt_tokens
-        )
+        params = request.sampling_params
+        self.is_scored = params.logprobs is not None or params.num_sequences > params.n
+        row_params = params.replace(logprobs=0) if self.is_scored and params.logprobs is None else params
+        self.sampling_row = SamplingRow(row_params, seed, sample_idx, self.token_ids, self.num_prompt_tokens)
+        self.is_beam = request.sampling_params.use_beam_search
+        self.beam_candidates: list[tuple[int, float]] | None = None
         self.block_table: BlockTable | None = None
         self.status = SequenceStatus.WAITING
         self.num_cached_tokens: int | None = None
-        self.num_matched_tokens = 0
-        self.num_overtaken = 0
         self.num_preemptions = 0
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = [] if request.sampling_params.logprobs is not None else None

@@ -6,12 +6,12 @@ from ..errors import CacheUsageError
 from .fifo import FIFOPolicy
 from .lfu import LFUPolicy
 from .lru import LRUPolicy
-from .policy import EvictionPolicy, Usage
+from .policy import EvictionPolicy, Usage, eviction_key
 from .priority import PriorityPolicy
 from .queue import EvictionQueue
 from .slru import SLRUPolicy
 
-__all__ = ["EVICTION_POLICIES", "EvictionPolicy", "EvictionQueue", "Usage", "make_eviction_policy"]
+__all__ = ["EVICTION_POLICIES", "EvictionPolicy", "EvictionQueue", "Usage", "eviction_key", "make_eviction_policy"]
 
 EVICTION_POLICIES: dict[str, type[EvictionPolicy]] = {
     policy.name: policy for policy in (LRUPolicy, LFUPolicy, SLRUPolicy, FIFOPolicy, PriorityPolicy)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..retention import DEFAULT_RETENTION
+
 
 @dataclass(slots=True)
 class Usage:
@@ -15,6 +17,7 @@ class Usage:
         last_access: tick of the latest acquire, commit or release that went through it.
         num_hits: how many sequences were started on it.
         priority: highest priority of the sequences that went through it.
+        retention: highest retention that those sequences asked for. All policies evict lower ones first.
         is_queued: the eviction queue holds an entry for it.
     """
 
@@ -22,6 +25,7 @@ class Usage:
     last_access: int
     num_hits: int = 0
     priority: int = 0
+    retention: int = DEFAULT_RETENTION
     is_queued: bool = False
 
     def touch(self, now: int, priority: int, is_hit: bool) -> None:
@@ -30,13 +34,17 @@ class Usage:
         self.priority = max(self.priority, priority)
         self.num_hits += is_hit
 
+    def retain(self, retention: int) -> None:
+        """Keep the piece with this retention from now on, unless it has a higher one."""
+        self.retention = max(self.retention, retention)
+
     def copy(self) -> Usage:
         """The same history for the other half of a split node, which is not queued yet."""
-        return Usage(self.created, self.last_access, self.num_hits, self.priority)
+        return Usage(self.created, self.last_access, self.num_hits, self.priority, self.retention)
 
 
 class EvictionPolicy(Protocol):
-    """Orders evictable pieces: the one with the smallest key is evicted first.
+    """Orders evictable pieces of equal retention: the one with the smallest key is evicted first.
 
     The key of a piece must never decrease while the piece lives. Every policy here is such a function, because every
     field of Usage only grows.
@@ -45,3 +53,8 @@ class EvictionPolicy(Protocol):
     name: str
 
     def key(self, usage: Usage) -> tuple[int, ...]: ...
+
+
+def eviction_key(policy: EvictionPolicy, usage: Usage) -> tuple[int, ...]:
+    """What pieces are evicted by, smallest first: retention, then the policy's key. It never decreases either."""
+    return (usage.retention, *policy.key(usage))

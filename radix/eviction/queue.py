@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from .policy import EvictionPolicy, Usage
+from .policy import EvictionPolicy, Usage, eviction_key
 
 
 class Evictable(Protocol):
@@ -33,10 +33,10 @@ PieceT = TypeVar("PieceT", bound=Evictable)
 
 
 class EvictionQueue(Generic[PieceT]):
-    """The evictable pieces, smallest key of `policy` first; ties in order of arrival.
+    """The evictable pieces, smallest eviction_key first; ties in order of arrival.
 
     Args:
-        policy: the ordering key.
+        policy: orders pieces of equal retention.
         max_pieces: most pieces that can be alive at once. Entries of dropped pieces are swept when the heap is more
             than twice that, so memory stays bounded and the sweep is O(1) amortised.
     """
@@ -67,7 +67,7 @@ class EvictionQueue(Generic[PieceT]):
             if not piece.is_evictable:
                 heapq.heappop(heap)
                 piece.usage.is_queued = False
-            elif key != self.policy.key(piece.usage):
+            elif key != eviction_key(self.policy, piece.usage):
                 heapq.heapreplace(heap, self._entry(piece))
             else:
                 heapq.heappop(heap)
@@ -81,7 +81,7 @@ class EvictionQueue(Generic[PieceT]):
 
     def _entry(self, piece: PieceT) -> tuple[tuple[int, ...], int, PieceT]:
         self._num_pushed += 1
-        return (self.policy.key(piece.usage), self._num_pushed, piece)
+        return (eviction_key(self.policy, piece.usage), self._num_pushed, piece)
 
     def _sweep(self) -> None:
         kept = []

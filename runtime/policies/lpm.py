@@ -8,30 +8,27 @@ shares nothing; so each time a later arrival is admitted first, the one passed o
 from __future__ import annotations
 
 from ..sequence import Sequence
-from .base import MatchLength, latest_arrival
+from .base import WaitingView, latest_arrival
 
 AGING_TOKENS = 32
-MAX_LOOKUPS = 64
 
 
 class LongestPrefixMatch:
-    """Most cached tokens first, aged.
+    """Most cached tokens first, in whole blocks, aged. The lengths are exact however long the queue is.
 
-    Cost: at most MAX_LOOKUPS tree walks a pass; beyond that the length seen earlier is used, and the queue's order
-    of lookup follows the order of service, so those about to be served are always fresh.
+    Bound: once a sequence was overtaken `longest match / AGING_TOKENS` times, nobody who arrives from then on overtakes
+    it: whatever a newcomer could gain by its match, the older one has gained by age. So it is overtaken at most that
+    often, and once by each that waits at that moment.
     """
 
     name = "lpm"
+    is_returning_first = True
 
-    def order(self, waiting: list[Sequence], match_length: MatchLength) -> list[Sequence]:
-        ranked = sorted(waiting, key=self._rank)
-        for sequence in ranked[:MAX_LOOKUPS]:
-            sequence.num_matched_tokens = match_length(sequence)
-        return sorted(ranked, key=self._rank)
+    def ranks(self, waiting: WaitingView) -> list[int]:
+        return [
+            -watch.num_tokens - AGING_TOKENS * overtaken
+            for watch, overtaken in zip(waiting.watches, waiting.num_overtaken(), strict=True)
+        ]
 
     def victim(self, running: list[Sequence]) -> Sequence:
         return latest_arrival(running)
-
-    @staticmethod
-    def _rank(sequence: Sequence) -> tuple[int, int]:
-        return -(sequence.num_matched_tokens + AGING_TOKENS * sequence.num_overtaken), sequence.arrival_idx

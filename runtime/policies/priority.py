@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ..sequence import Sequence
-from .base import MatchLength
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.request.priority, sequence.arrival_idx
+from .base import WaitingView
 
 
 class Priority:
-    """Order by `Request.priority`; may starve the unimportant, as asked."""
+    """Order by `Request.priority`. May starve the unimportant, as asked: there is no bound.
+
+    The preempted are ranked like the others, so they do not come before anybody more important.
+    """
 
     name = "priority"
+    is_returning_first = False
 
-    def order(self, waiting: list[Sequence], match_length: MatchLength) -> list[Sequence]:
-        return sorted(waiting, key=_rank)
+    def ranks(self, waiting: WaitingView) -> list[int]:
+        return [sequence.request.priority for sequence in waiting.sequences]
 
     def victim(self, running: list[Sequence]) -> Sequence:
-        return max(running, key=_rank)
+        return max(running, key=lambda sequence: (sequence.request.priority, sequence.arrival_idx))

@@ -108,6 +108,23 @@ def release_without_telling(cache: PrefixCache, table: BlockTable) -> None:
     table.is_released = True
 
 
+def forget_a_watch(cache: PrefixCache, table: BlockTable) -> None:
+    cache.watch(list(range(8))).num_tokens = 4
+
+
+def wait_for_the_wrong_block(cache: PrefixCache, table: BlockTable) -> None:
+    cache.watch(list(range(12))).next_key = (9, 9, 9, 9)
+
+
+def file_a_watch_wrongly(cache: PrefixCache, table: BlockTable) -> None:
+    cache.watch(list(range(12))).is_watching = False
+
+
+def lower_a_retention(cache: PrefixCache, table: BlockTable) -> None:
+    for _, piece in cache.tree.queued():
+        piece.usage.retention = 0
+
+
 @pytest.mark.parametrize(
     ("break_it", "complaint"),
     [
@@ -129,6 +146,10 @@ def release_without_telling(cache: PrefixCache, table: BlockTable) -> None:
         (annotate_a_free_block, "is free, but has an annotation"),
         (lose_a_table, "is locked 1 times, must be 0"),
         (move_a_table, "is not filed under its node"),
+        (forget_a_watch, "watch of 8 tokens has 4 of them on node 0..8"),
+        (wait_for_the_wrong_block, "waits for another block than its next"),
+        (file_a_watch_wrongly, "is filed wrongly"),
+        (lower_a_retention, "in the eviction queue"),
         (release_without_telling, "was released, but is still open"),
     ],
 )

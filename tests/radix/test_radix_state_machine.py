@@ -1,14 +1,12 @@
-"""The cache against an oracle that knows only what is written in each block.
+"""The cache against an oracle that knows only what is written in each block (cache_oracle.py).
 
-Blocks have simulated contents: slot -> (namespace, all tokens up to this one), which is what real KV depends on. The
-machine plays an engine: it plans (acquire, fork, release, in any order), carries out the copies of a step (all reads
-before any write), writes, checks that every sequence would read exactly its own history, and commits. What must be
-matchable, and what must fit, is worked out from block contents and tables alone, never from the tree.
+The machine plays an engine: it watches, plans (acquire, fork, release, in any order), carries out the copies of a step
+(all reads before any write), writes, checks that every sequence would read exactly its own history, and commits. What
+must be matchable, and what must fit, is worked out from block contents and tables alone, never from the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -23,66 +21,30 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ramet.radix import EVICTION_POLICIES, BlockCopy, BlockPool, BlockState, BlockTable, PrefixCache, PrefixMatch
+from ramet.radix import (
+    EVICTION_POLICIES,
+    BlockState,
+    BlockTable,
+    PrefixCache,
+    PrefixMatch,
+    PrefixWatch,
+    RetentionRange,
+)
 from ramet.radix.debug import render
 
-BLOCK_SIZE = 4
+from .cache_oracle import BLOCK_SIZE, Oracle, Ranges, RecordingPool, Running
+
 MAX_TEXT_LEN = 40
+MAX_NUM_WATCHES = 8
 NAMESPACES: tuple[str | None, ...] = (None, "other")
-Slot = tuple[str | None, tuple[int, ...]]
-
-
-class WatchedPool(BlockPool):
-    """Knows what was allocated since the last step, and refuses an allocation on request.
-
-    `notes` says what should be annotated to each block, `moves` between which blocks notes went over.
-    """
-
-    def __init__(self, num_blocks: int) -> None:
-        super().__init__(num_blocks)
-        self.fresh: set[int] = set()
-        self.notes: dict[int, object] = {}
-        self.moves: list[tuple[int, int]] = []
-        self.num_allocations_to_fail = 0
-        self.has_failed = False
-
-    def allocate(self, num_blocks: int) -> list[int] | None:
-        if num_blocks and self.num_allocations_to_fail:
-            self.num_allocations_to_fail -= 1
-            self.has_failed = True
-            return None
-        block_ids = super().allocate(num_blocks)
-        self.fresh.update(block_ids or ())
-        return block_ids
-
-    def move_annotation(self, src_block_id: int, dst_block_id: int) -> None:
-        super().move_annotation(src_block_id, dst_block_id)
-        if src_block_id in self.notes:
-            self.notes.setdefault(dst_block_id, self.notes.pop(src_block_id))
-            self.moves.append((src_block_id, dst_block_id))
-
-    def free(self, block_ids: Iterable[int]) -> None:
-        block_ids = list(block_ids)
-        super().free(block_ids)
-        for block_id in block_ids:
-            self.notes.pop(block_id, None)
-        self.fresh.difference_update(block_ids)
-
-
-def common_len(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-class Running:
-    """A sequence as the engine sees it."""
-
-    def __init__(self, table: BlockTable, namespace: str | None, copies: list[BlockCopy]) -> None:
-        self.table = table
-        self.namespace = namespace
-        self.copies = copies
-
-    def history(self, position: int) -> Slot:
-        return (self.namespace, tuple(self.table.token_ids[: position + 1]))
+RANGES: tuple[Ranges, ...] = (
+    (),
+    (),
+    (RetentionRange(0, 6, 80),),
+    (RetentionRange(0, None, 10),),
+    (RetentionRange(4, 8, 50), RetentionRange(7, None, 20)),
+    (RetentionRange(2, 12, 35), RetentionRange(12, 13, 0), RetentionRange(20, None, 100)),
+)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -92,77 +54,13 @@ class CacheMachine(RuleBasedStateMachine):
         enable_sharing=st.sampled_from([True, True, True, False]),
     )
     def start(self, num_blocks: int, policy: str, enable_sharing: bool) -> None:
-        self.pool = WatchedPool(num_blocks)
+        self.pool = RecordingPool(num_blocks)
         self.cache = PrefixCache(num_blocks, BLOCK_SIZE, policy, enable_sharing, pool=self.pool)
-        self.contents: dict[int, dict[int, Slot]] = {block_id: {} for block_id in range(num_blocks)}
-        self.running: list[Running] = []
+        self.oracle = Oracle(self.cache, self.pool)
+        self.running = self.oracle.running
         self.texts: list[list[int]] = [[]]
         self.remembered: list[tuple[list[int], str | None, PrefixMatch]] = []
-
-    # ---- the oracle ------------------------------------------------------------------------------------------------
-
-    def written(self, block_id: int) -> dict[int, Slot]:
-        """What can be read from a block now, as far as the cache can know.
-
-        Blocks allocated since the last step hold nothing of their owner's; and of a copied block the cache learns
-        that the copy was carried out when the sequence commits.
-        """
-        if self.pool.state(block_id) == BlockState.FREE or block_id in self.pool.fresh:
-            return {}
-        for running in self.running:
-            table = running.table
-            if not table.is_tail_written and table.block_ids[table.num_committed_tokens // BLOCK_SIZE] == block_id:
-                return {}
-        return self.contents[block_id]
-
-    def agreeing_slots(self, block_id: int, namespace: str | None, tokens: list[int], start: int, limit: int) -> int:
-        slots = self.written(block_id)
-        count = 0
-        while start + count < min(limit, start + BLOCK_SIZE):
-            if slots.get(count) != (namespace, tuple(tokens[: start + count + 1])):
-                break
-            count += 1
-        return count
-
-    def expected_match(self, namespace: str | None, tokens: list[int], limit: int) -> tuple[int, int]:
-        """num_tokens and num_pending_tokens of the right answer, by looking into every block."""
-        if not self.cache.enable_sharing:
-            return 0, 0
-        start = 0
-        while True:
-            block_ids = range(self.cache.num_blocks)
-            best = max(self.agreeing_slots(block_id, namespace, tokens, start, limit) for block_id in block_ids)
-            if best < BLOCK_SIZE:
-                break
-            start += BLOCK_SIZE
-        num_tokens = start + best
-        agreed = num_tokens
-        for running in self.running:
-            table = running.table
-            if running.namespace == namespace and table.num_committed_tokens == start:
-                agreed = max(agreed, min(limit, common_len(table.token_ids, tokens)))
-        return num_tokens, agreed - num_tokens
-
-    def num_unused_blocks(self, also_used: Iterable[int]) -> int:
-        used = set(also_used)
-        for running in self.running:
-            used.update(running.table.block_ids)
-        return self.cache.num_blocks - len(used)
-
-    def check_match(self, match: PrefixMatch, namespace: str | None, tokens: list[int], limit: int) -> None:
-        expected = self.expected_match(namespace, tokens, limit)
-        assert (match.num_tokens, match.num_pending_tokens) == expected
-        assert match.num_tokens == BLOCK_SIZE * len(match.block_ids) + match.num_tail_tokens
-        assert match.num_tail_tokens < BLOCK_SIZE
-        for index, block_id in enumerate(match.block_ids):
-            start = index * BLOCK_SIZE
-            assert self.agreeing_slots(block_id, namespace, tokens, start, limit) == BLOCK_SIZE
-            assert self.pool.state(block_id) == BlockState.TREE
-        assert (match.tail_block_id is None) == (match.num_tail_tokens == 0)
-        if match.tail_block_id is not None:
-            start = BLOCK_SIZE * len(match.block_ids)
-            assert self.agreeing_slots(match.tail_block_id, namespace, tokens, start, limit) >= match.num_tail_tokens
-        assert (match.pending_table is None) == (match.num_pending_tokens == 0)
+        self.watches: list[PrefixWatch] = []
 
     # ---- rules -----------------------------------------------------------------------------------------------------
 
@@ -179,14 +77,46 @@ class CacheMachine(RuleBasedStateMachine):
     def remember(self, text: list[int]) -> None:
         self.texts = [*self.texts[-7:], list(text)]
 
-    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), priority=st.integers(0, 2))
-    def acquire(self, data: st.DataObject, namespace: str | None, priority: int) -> None:
-        self.acquire_text(data, self.draw_text(data), namespace, priority)
+    @precondition(lambda self: len(self.watches) < MAX_NUM_WATCHES)
+    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), num_left_out=st.sampled_from([0, 1, 1, 3, 6]))
+    def watch(self, data: st.DataObject, namespace: str | None, num_left_out: int) -> None:
+        tokens = self.draw_text(data)
+        max_tokens = max(0, len(tokens) - num_left_out)
+        self.watches.append(self.cache.watch(tokens, namespace=namespace, max_tokens=max_tokens))
 
-    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), is_finished=st.booleans())
-    def turn(self, data: st.DataObject, namespace: str | None, is_finished: bool) -> None:
+    @precondition(lambda self: self.watches)
+    @rule(data=st.data())
+    def unwatch(self, data: st.DataObject) -> None:
+        self.cache.unwatch(self.watches.pop(data.draw(st.integers(0, len(self.watches) - 1))))
+
+    @precondition(lambda self: self.watches)
+    @rule(data=st.data(), ranges=st.sampled_from(RANGES))
+    def acquire_watched(self, data: st.DataObject, ranges: Ranges) -> None:
+        watch = self.watches.pop(data.draw(st.integers(0, len(self.watches) - 1)))
+        tokens, options = watch.token_ids, {"namespace": watch.namespace, "max_tokens": watch.limit}
+        match = self.cache.match(tokens, **options, watch=watch)
+        assert match == self.cache.match(tokens, **options)
+        self.cache.unwatch(watch)
+        self.open(data, tokens, watch.namespace, match, 0, ranges)
+
+    @rule(
+        data=st.data(),
+        namespace=st.sampled_from(NAMESPACES),
+        priority=st.integers(0, 2),
+        ranges=st.sampled_from(RANGES),
+    )
+    def acquire(self, data: st.DataObject, namespace: str | None, priority: int, ranges: Ranges) -> None:
+        self.acquire_text(data, self.draw_text(data), namespace, priority, ranges)
+
+    @rule(
+        data=st.data(),
+        namespace=st.sampled_from(NAMESPACES),
+        is_finished=st.booleans(),
+        ranges=st.sampled_from(RANGES),
+    )
+    def turn(self, data: st.DataObject, namespace: str | None, is_finished: bool, ranges: Ranges) -> None:
         """A sequence that is computed in one go: one turn of a chat."""
-        running = self.acquire_text(data, self.draw_text(data), namespace, 0)
+        running = self.acquire_text(data, self.draw_text(data), namespace, 0, ranges)
         if running is None:
             return
         self.run_step(data, is_whole=True)
@@ -194,24 +124,32 @@ class CacheMachine(RuleBasedStateMachine):
             self.end(running)
 
     def acquire_text(
-        self, data: st.DataObject, tokens: list[int], namespace: str | None, priority: int
+        self, data: st.DataObject, tokens: list[int], namespace: str | None, priority: int, ranges: Ranges
     ) -> Running | None:
         limit = max(0, len(tokens) - data.draw(st.sampled_from([0, 1, 1, 3, 6])))
         before = self.picture()
         match = self.cache.match(tokens, namespace=namespace, max_tokens=limit)
         assert self.picture() == before, "match must be pure"
-        self.check_match(match, namespace, tokens, limit)
-        return self.open(data, tokens, namespace, match, priority)
+        self.oracle.check_match(match, namespace, tokens, limit)
+        return self.open(data, tokens, namespace, match, priority, ranges)
 
     def open(
-        self, data: st.DataObject, tokens: list[int], namespace: str | None, match: PrefixMatch, priority: int = 0
+        self,
+        data: st.DataObject,
+        tokens: list[int],
+        namespace: str | None,
+        match: PrefixMatch,
+        priority: int,
+        ranges: Ranges,
     ) -> Running | None:
         num_tokens = max(match.num_tokens, len(tokens) + data.draw(st.sampled_from([-4, 0, 0, 3])))
         before = self.picture()
         fresh_match = self.cache.match(tokens, namespace=namespace, max_tokens=match.num_tokens)
         num_needed = -(-num_tokens // BLOCK_SIZE) - len(fresh_match.block_ids)
-        fits = num_needed <= self.num_unused_blocks(fresh_match.block_ids)
-        acquired = self.cache.acquire(tokens, match, num_tokens, namespace=namespace, priority=priority)
+        fits = num_needed <= self.oracle.num_unused_blocks(fresh_match.block_ids)
+        acquired = self.cache.acquire(
+            tokens, match, num_tokens, namespace=namespace, priority=priority, retention=ranges
+        )
         if acquired is None:
             assert self.took_failure() or (not fits and self.picture() == before)
             return None
@@ -219,8 +157,9 @@ class CacheMachine(RuleBasedStateMachine):
         table, copies = acquired
         assert table.token_ids is tokens
         assert table.num_computed_tokens == fresh_match.num_tokens
-        running = Running(table, namespace, copies)
+        running = Running(table, namespace, copies, ranges)
         self.running.append(running)
+        self.oracle.note_retention(running, is_committed=True)
         return running
 
     @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES))
@@ -229,10 +168,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.remembered.append((tokens, namespace, self.cache.match(tokens, namespace=namespace)))
 
     @precondition(lambda self: self.remembered)
-    @rule(data=st.data())
-    def acquire_remembered(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), ranges=st.sampled_from(RANGES))
+    def acquire_remembered(self, data: st.DataObject, ranges: Ranges) -> None:
         tokens, namespace, match = self.remembered.pop(data.draw(st.integers(0, len(self.remembered) - 1)))
-        self.open(data, tokens, namespace, match)
+        self.open(data, tokens, namespace, match, 0, ranges)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -245,7 +184,7 @@ class CacheMachine(RuleBasedStateMachine):
         before = self.picture()
         forked = self.cache.fork(table, tokens)
         if forked is None:
-            assert self.took_failure() or (self.num_unused_blocks(()) == 0 and self.picture() == before)
+            assert self.took_failure() or (self.oracle.num_unused_blocks(()) == 0 and self.picture() == before)
             return
         child_table, copies = forked
         num_shared = table.num_committed_tokens // BLOCK_SIZE
@@ -253,7 +192,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert len(copies) <= 1
         if table.is_tail_written:
             assert child_table.num_computed_tokens == table.num_computed_tokens
-        self.running.append(Running(child_table, parent.namespace, copies))
+        self.running.append(Running(child_table, parent.namespace, copies, parent.ranges))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -263,6 +202,7 @@ class CacheMachine(RuleBasedStateMachine):
     def end(self, running: Running) -> None:
         """Finish, abort or preempt, before or after the sequence's copies were carried out."""
         self.running.remove(running)
+        self.oracle.note_retention(running, is_committed=False)
         self.cache.release(running.table)
         assert running.table.block_ids == []
 
@@ -284,11 +224,11 @@ class CacheMachine(RuleBasedStateMachine):
                 plan.append((running, end))
             else:
                 self.end(running)
-        self.carry_out_copies()
+        self.oracle.carry_out_copies()
         for running, end in plan:
-            self.write(running, end)
+            self.oracle.write(running, end)
         for running, end in plan:
-            self.read_all(running, end)
+            self.oracle.read_all(running, end)
         for running, end in plan:
             if end == len(running.table.token_ids):
                 running.table.token_ids += data.draw(st.lists(st.integers(0, 2), max_size=2))
@@ -297,7 +237,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def extend(self, table: BlockTable, num_tokens: int) -> bool:
         before = self.picture()
-        fits = -(-num_tokens // BLOCK_SIZE) - len(table.block_ids) <= self.num_unused_blocks(())
+        fits = -(-num_tokens // BLOCK_SIZE) - len(table.block_ids) <= self.oracle.num_unused_blocks(())
         if self.cache.extend(table, num_tokens):
             assert fits
             assert len(table.block_ids) * BLOCK_SIZE >= num_tokens
@@ -305,40 +245,16 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.took_failure() or (not fits and self.picture() == before)
         return False
 
-    def carry_out_copies(self) -> None:
-        copies = [copy for running in self.running for copy in running.copies]
-        destinations = [copy.dst_block_id for copy in copies]
-        assert len(set(destinations)) == len(destinations)
-        read = [dict(self.contents[copy.src_block_id]) for copy in copies]
-        for block_id in self.pool.fresh:
-            self.contents[block_id] = {}
-        self.pool.fresh.clear()
-        for copy, slots in zip(copies, read, strict=True):
-            assert self.pool.state(copy.dst_block_id) == BlockState.PRIVATE
-            self.contents[copy.dst_block_id] = {slot: slots[slot] for slot in range(copy.num_tokens)}
-        for running in self.running:
-            running.copies = []
-
-    def write(self, running: Running, end: int) -> None:
-        for position in range(running.table.num_computed_tokens, end):
-            block_id = running.table.block_ids[position // BLOCK_SIZE]
-            assert self.pool.state(block_id) == BlockState.PRIVATE, "a block of the tree must never be written"
-            self.contents[block_id][position % BLOCK_SIZE] = running.history(position)
-
-    def read_all(self, running: Running, end: int) -> None:
-        for position in range(end):
-            block_id = running.table.block_ids[position // BLOCK_SIZE]
-            assert self.contents[block_id].get(position % BLOCK_SIZE) == running.history(position)
-
     def commit(self, running: Running, end: int) -> None:
         table = running.table
         before, notes = list(table.block_ids), dict(self.pool.notes)
+        self.oracle.note_retention(running, is_committed=False)
         self.cache.commit(table, end)
         for old, new in zip(before, table.block_ids, strict=True):
             if old != new:
                 assert self.pool.state(old) == BlockState.FREE
                 assert (old, new) in self.pool.moves or old not in notes
-        self.read_all(running, end)
+        self.oracle.read_all(running, end)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -351,7 +267,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def reset(self) -> None:
-        num_unused = self.num_unused_blocks(())
+        num_unused = self.oracle.num_unused_blocks(())
         assert self.cache.num_free_blocks + self.cache.reset() == num_unused == self.cache.num_free_blocks
         assert self.cache.num_evictable_blocks == 0
 
@@ -373,18 +289,29 @@ class CacheMachine(RuleBasedStateMachine):
     def holds(self) -> None:
         self.cache.check_invariants()
         for src_block_id, dst_block_id in self.pool.moves:  # notes are about tokens: both blocks must hold the same
-            src, dst = self.contents[src_block_id], self.contents[dst_block_id]
+            src, dst = self.oracle.contents[src_block_id], self.oracle.contents[dst_block_id]
             assert src
             assert all(src[slot] == dst[slot] for slot in src.keys() & dst.keys())
         self.pool.moves.clear()
         for block_id in range(self.cache.num_blocks):
             assert self.cache.annotation(block_id) is self.pool.notes.get(block_id)
-        assert self.cache.num_available_blocks == self.num_unused_blocks(())
+        assert self.cache.num_available_blocks == self.oracle.num_unused_blocks(())
         for running in self.running:
             table = running.table
-            self.read_all(running, table.num_computed_tokens if table.is_tail_written else table.num_committed_tokens)
+            self.oracle.read_all(
+                running, table.num_computed_tokens if table.is_tail_written else table.num_committed_tokens
+            )
         if not self.cache.enable_sharing and not self.running:
             assert self.cache.num_free_blocks == self.cache.num_blocks
+
+    @invariant()
+    def retentions_are_the_highest_asked_for(self) -> None:
+        self.oracle.check_retention()
+
+    @invariant()
+    def watches_are_current(self) -> None:
+        """The recount by a fresh walk is among the invariants of the cache; here is what the blocks say."""
+        self.oracle.check_watches(self.watches)
 
 
 def run_machine(max_examples: int, num_steps: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -52,6 +53,112 @@ from ramet import InvalidSamplingParamsError, SamplingParams
 def test_a_bad_value_is_refused_by_name(fields, message):
     with pytest.raises(InvalidSamplingParamsError, match=message):
         SamplingParams(**fields)
+
+
+BEAMS = {"use_beam_search": True, "temperature": 0.0}
+REFUSED_BY_BEAM_SEARCH = [
+    ({"top_p": 0.9}, r"top_p=0\.9 .*: use_beam_search=True does not support it, leave it at 1\.0"),
+    ({"top_k": 5}, "top_k=5"),
+    ({"min_p": 0.1}, r"min_p=0\.1"),
+    ({"repetition_penalty": 1.1}, r"repetition_penalty=1\.1"),
+    ({"presence_penalty": 1.0}, r"presence_penalty=1\.0"),
+    ({"frequency_penalty": -1}, "frequency_penalty=-1"),
+    ({"logit_bias": {3: 1.0}}, "logit_bias={3: 1.0}"),
+    ({"min_tokens": 1}, "min_tokens=1"),
+    ({"stop": "x"}, r"stop=\('x',\)"),
+    ({"logprobs": 0}, "logprobs=0"),
+    ({"prompt_logprobs": 0}, "prompt_logprobs=0"),
+]
+WITH_BEAM_SEARCH = {
+    "n",
+    "best_of",
+    "temperature",
+    "seed",
+    "max_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "use_beam_search",
+    "length_penalty",
+    "early_stopping",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"best_of": 0}, "best_of=0 is not allowed: it must be an integer of at least 1 and at most 128"),
+        ({"best_of": 129}, "best_of=129"),
+        ({"best_of": 2.0}, r"best_of=2\.0"),
+        ({"best_of": True}, "best_of=True"),
+        ({"n": 3, "best_of": 2}, "best_of=2 is not allowed: it must not be less than n=3"),
+        (BEAMS | {"n": 3, "best_of": 2}, "best_of=2"),
+        (
+            {"best_of": 2, "temperature": 0},
+            "best_of=2 is not allowed: with temperature 0 all samples are equal, .* n=1",
+        ),
+        ({"use_beam_search": 1}, "use_beam_search=1 is not allowed: it must be True or False"),
+        ({"length_penalty": 0.5}, r"length_penalty=0\.5 .* without use_beam_search=True it must be 1\.0"),
+        ({"early_stopping": True}, "early_stopping=True .* without use_beam_search=True it must be False"),
+        ({"early_stopping": "never"}, "early_stopping='never' .* without use_beam_search=True"),
+        (BEAMS | {"early_stopping": "always"}, "early_stopping='always' .* must be True, False or 'never'"),
+        (BEAMS | {"early_stopping": 0}, "early_stopping=0 "),
+        (BEAMS | {"early_stopping": None}, "early_stopping=None"),
+        (BEAMS | {"length_penalty": math.nan}, r"length_penalty=nan is not allowed: .* in \[-5, 5\]"),
+        (BEAMS | {"length_penalty": -math.inf}, "length_penalty=-inf"),
+        (BEAMS | {"length_penalty": 5.1}, r"length_penalty=5\.1"),
+        (BEAMS | {"length_penalty": None}, "length_penalty=None"),
+        ({"use_beam_search": True}, r"temperature=1\.0 .* with use_beam_search=True it must be 0"),
+    ],
+)
+def test_what_best_of_and_beam_search_cannot_do_is_refused_by_name(fields, message):
+    with pytest.raises(InvalidSamplingParamsError, match=message):
+        SamplingParams(**fields)
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED_BY_BEAM_SEARCH)
+def test_what_beam_search_would_not_honour_is_refused(fields, message):
+    SamplingParams(**fields)
+    with pytest.raises(InvalidSamplingParamsError, match=message):
+        SamplingParams(**(BEAMS | fields))
+
+
+def test_every_field_is_honoured_or_refused_by_beam_search():
+    refused = {name for fields, _ in REFUSED_BY_BEAM_SEARCH for name in fields}
+    assert WITH_BEAM_SEARCH | refused == {field.name for field in dataclasses.fields(SamplingParams)}
+    assert not WITH_BEAM_SEARCH & refused
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"early_stopping": "never", "length_penalty": -5},
+        {"early_stopping": True, "length_penalty": 0},
+        {"stop_token_ids": [1, 2], "ignore_eos": True, "seed": 3, "max_tokens": None},
+        {"top_k": -1, "stop": [], "logit_bias": {}, "temperature": 0, "skip_special_tokens": False},
+    ],
+)
+def test_beam_search_takes_what_it_honours(fields):
+    assert SamplingParams(**(BEAMS | fields)).use_beam_search
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_sequences", "beam_width"),
+    [
+        ({}, 1, 1),
+        ({"n": 3}, 3, 3),
+        ({"n": 2, "best_of": 5}, 5, 5),
+        ({"n": 2, "best_of": 2, "temperature": 0}, 2, 2),
+        (BEAMS, 1, 1),
+        (BEAMS | {"n": 4}, 1, 4),
+        (BEAMS | {"n": 2, "best_of": 8}, 1, 8),
+        (BEAMS | {"best_of": 128}, 1, 128),
+    ],
+)
+def test_number_of_sequences_and_beams(fields, num_sequences, beam_width):
+    params = SamplingParams(**fields)
+    assert (params.num_sequences, params.beam_width) == (num_sequences, beam_width)
 
 
 def test_errors_are_value_errors():

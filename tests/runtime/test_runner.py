@@ -171,5 +171,5 @@ def test_preparing_mutates_nothing(bench: Bench) -> None:
     sequence, _ = bench.start(tokens(30, 6))
     table = cast(BlockTable, sequence.block_table)
     before = (list(sequence.token_ids), list(table.block_ids), table.num_computed_tokens)
-    bench.runner.prepare(Batch([ScheduledSequence(cast(Any, sequence), 0, 30, 29)]))
+    bench.runner.tensors(Batch([ScheduledSequence(cast(Any, sequence), 0, 30, 29)]))
     assert (sequence.token_ids, table.block_ids, table.num_computed_tokens) == before

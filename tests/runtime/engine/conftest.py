@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ramet.runtime.batch import Batch
+from ramet.radix.block_table import BlockCopy
+from ramet.runtime.batch import Batch, ScheduledSequence
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.engine import Engine
 from ramet.runtime.outputs import RequestOutput
@@ -40,6 +41,20 @@ class FakeTokenizer:
         return "".join(self.token_bytes(token_id).decode() for token_id in token_ids)
 
 
+class StepPart:
+    """What one sequence brings to a step, as it was when the step was prepared."""
+
+    def __init__(self, part: ScheduledSequence) -> None:
+        table = part.sequence.block_table
+        assert table is not None
+        assert part.start == table.num_computed_tokens
+        assert table.num_committed_tokens <= part.start
+        self.request_id = part.sequence.request.request_id
+        self.start, self.end, self.logits_from = part.start, part.end, part.logits_from
+        self.token_ids = part.sequence.token_ids[: part.end]
+        self.block_ids = table.block_ids.copy()
+
+
 class FakeRunner:
     """Keeps in every slot the history (token after token) that its key and value would encode.
 
@@ -48,6 +63,7 @@ class FakeRunner:
     """
 
     vocab_size = VOCAB_SIZE
+    captured_batch_sizes: tuple[int, ...] = ()
 
     def __init__(self, num_blocks: int, block_size: int = 16, eos_bias: float = 0.0) -> None:
         self.num_blocks = num_blocks
@@ -61,42 +77,42 @@ class FakeRunner:
         self.nan_for: set[str] = set()
 
     def forward(self, batch: Batch) -> Tensor:
+        return self.prepare(batch)()
+
+    def prepare(self, batch: Batch) -> Callable[[], Tensor]:
+        parts = [StepPart(part) for part in batch.scheduled]
+        return lambda: self._run(list(batch.block_copies), parts)
+
+    def _run(self, block_copies: list[BlockCopy], parts: list[StepPart]) -> Tensor:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
-        self._copy(batch)
+        self._copy(block_copies)
         written: set[int] = set()
         rows: list[Tensor] = []
-        for part in batch.scheduled:
-            table = part.sequence.block_table
-            assert table is not None
-            assert part.start == table.num_computed_tokens
-            assert table.num_committed_tokens <= part.start
+        for part in parts:
             history = 0
             for position in range(part.end):
-                slot = table.block_ids[position // self.block_size] * self.block_size + position % self.block_size
-                history = hash((history, part.sequence.token_ids[position]))
+                slot = part.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+                history = hash((history, part.token_ids[position]))
                 if position < part.start:
-                    assert self.slots[slot] == history, f"{part.sequence} reads a stale slot at {position}"
+                    assert self.slots[slot] == history, f"{part.request_id} reads a stale slot at {position}"
                 else:
                     assert slot not in written, f"slot {slot} is written twice in one step"
                     written.add(slot)
                     self.slots[slot] = history
                     if position - part.start >= part.logits_from:
-                        rows.append(self._logits(history, part.sequence.request.request_id))
-            self.num_computed_tokens += part.num_new_tokens
-        self.batches.append(
-            [(part.sequence.request.request_id, part.start, part.num_new_tokens) for part in batch.scheduled]
-        )
+                        rows.append(self._logits(history, part.request_id))
+            self.num_computed_tokens += part.end - part.start
+        self.batches.append([(part.request_id, part.start, part.end - part.start) for part in parts])
         return torch.stack(rows) if rows else torch.empty(0, VOCAB_SIZE)
 
-    def _copy(self, batch: Batch) -> None:
+    def _copy(self, block_copies: list[BlockCopy]) -> None:
         size = self.block_size
         contents = [
-            self.slots[copy.src_block_id * size : copy.src_block_id * size + copy.num_tokens]
-            for copy in batch.block_copies
+            self.slots[copy.src_block_id * size : copy.src_block_id * size + copy.num_tokens] for copy in block_copies
         ]
-        for copy, content in zip(batch.block_copies, contents, strict=True):
+        for copy, content in zip(block_copies, contents, strict=True):
             start = copy.dst_block_id * size
             self.slots[start : start + size] = content + [None] * (size - copy.num_tokens)
             self.num_copied_blocks += 1

@@ -7,11 +7,12 @@ import random
 import pytest
 
 OPTIONS = [
-    {"schedule_policy": "lpm", "num_blocks": 12, "max_num_batched_tokens": 24, "max_num_seqs": 8},
+    {"schedule_policy": "lpm", "num_blocks": 12, "max_num_batched_tokens": 24, "schedule_conservativeness": 0.2},
     {"schedule_policy": "fcfs", "num_blocks": 10, "max_num_batched_tokens": 64, "max_num_seqs": 4},
     {"schedule_policy": "priority", "num_blocks": 16, "max_num_batched_tokens": 9, "max_num_seqs": 9, "block_size": 4},
     {"schedule_policy": "lpm", "num_blocks": 14, "long_prefill_token_threshold": 5, "schedule_conservativeness": 0.0},
     {"schedule_policy": "lpm", "num_blocks": 12, "enable_prefix_caching": False, "schedule_conservativeness": 0.0},
+    {"schedule_policy": "lpm", "num_blocks": 12, "max_num_batched_tokens": 24, "overlap_schedule": True},
 ]
 
 
@@ -43,6 +44,7 @@ class Chaos:
             prompt_logprobs=self.random.choice([None, None, None, 0, 2]),
             ignore_eos=self.random.random() < 0.2,
             priority=self.random.randrange(3),
+            stop=self.random.choice([(), (), "ab", ("A", "zz")]),
             cache_namespace=self.random.choice([None, None, "other"]),
             shared_prefix_len=self.random.randrange(len(prompt) + 1),
         )
@@ -107,14 +109,16 @@ def alone(make_engine, run, requests):
 @pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
 @pytest.mark.parametrize("num_blocks", [14, 400])
 @pytest.mark.parametrize("is_cached", [True, False])
+@pytest.mark.parametrize("is_overlapping", [True, False])
 def test_output_does_not_depend_on_how_it_was_scheduled(
-    make_engine, run, requests, alone, chunk, num_blocks, is_cached
+    make_engine, run, requests, alone, chunk, num_blocks, is_cached, is_overlapping
 ):
     engine = make_engine(
         num_blocks=num_blocks,
         max_num_batched_tokens=chunk,
         max_num_seqs=min(chunk, 16),
         enable_prefix_caching=is_cached,
+        overlap_schedule=is_overlapping,
         schedule_conservativeness=0.0,
     )
     for request in requests:

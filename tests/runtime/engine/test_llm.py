@@ -106,7 +106,7 @@ def test_reset_forgets_what_was_cached(smollm2: LLM):
 
 def test_unknown_options_and_models_are_refused_before_anything_is_loaded():
     with pytest.raises(
-        InvalidConfigError, match="unknown option 'gpu_memory'; an LLM takes a model and block_size, check"
+        InvalidConfigError, match="unknown option 'gpu_memory'; an LLM takes a model and batching, block_size"
     ):
         LLM("smollm2", gpu_memory=1)
     with pytest.raises(InvalidConfigError, match="schedule_policy='speed' is unknown"):
@@ -120,13 +120,17 @@ def test_unknown_options_and_models_are_refused_before_anything_is_loaded():
     [
         ({"max_num_seqs": 0}, "max_num_seqs=0 must be a positive integer"),
         ({"num_blocks": 2.5}, "num_blocks=2.5"),
-        ({"reserve": "min"}, "reserve='min' must be 'estimate' or 'max'"),
+        ({"reserve": "min"}, r"reserve='min' is unknown; choose one of \['estimate', 'max', 'none'\]"),
         ({"schedule_conservativeness": -1.0}, r"schedule_conservativeness=-1\.0 must lie in \[0, 100\]"),
         ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold=-1"),
         (
             {"long_prefill_token_threshold": 4, "enable_chunked_prefill": False},
             "long_prefill_token_threshold=4 cuts long prompts into chunks, and enable_chunked_prefill is off",
         ),
+        ({"captured_batch_sizes": (4, "8")}, "captured_batch_sizes='8' must be a positive integer"),
+        ({"captured_batch_sizes": 8}, "captured_batch_sizes=8 must be a tuple"),
+        ({"batching": "static"}, "batching='static' is unknown"),
+        ({"overlap_schedule": "yes"}, "overlap_schedule='yes' must be True, False or None"),
         ({"kv_cache_memory": True}, "kv_cache_memory=True"),
         ({"schedule_policy": "speed"}, "schedule_policy='speed'"),
         ({"eviction_policy": "mru"}, "eviction_policy='mru'"),

@@ -1,0 +1,213 @@
+"""OutputProcessor: what a step sampled, as text for the caller. Nothing here decides what the next step computes but
+the stop strings: they are found in text, so a sequence they end may be in the next step already (overlap).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from .errors import RequestFailedError
+from .logprobs import Logprob
+from .metrics import EngineMetrics
+from .outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput, TokenLogprobs
+from .request_state import RequestState
+from .sampler import SampledToken
+from .scheduler import Scheduler
+from .sequence import Sequence
+from .sequence_factory import SequenceFactory
+from .tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedToken:
+    """A token that was appended to its sequence and is not published yet; or, with `sampled` None, the end of a beam
+    search."""
+
+    sequence: Sequence
+    state: RequestState
+    sampled: SampledToken | None
+
+
+class OutputProcessor:
+    """Turns accepted tokens into chunks, and ended requests into outputs.
+
+    Args:
+        requests: the live requests by id; ended ones are taken out.
+    """
+
+    def __init__(
+        self,
+        requests: dict[str, RequestState],
+        scheduler: Scheduler,
+        metrics: EngineMetrics,
+        tokenizer: Tokenizer,
+        sequences: SequenceFactory,
+    ) -> None:
+        self._requests = requests
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._tokenizer = tokenizer
+        self._sequences = sequences
+
+    def process(self, accepted: list[AcceptedToken]) -> list[OutputChunk]:
+        """Detokenise, look for stop strings, finish what has ended. Mutates sequences, requests and the queues."""
+        now = time.monotonic()
+        chunks: list[OutputChunk] = []
+        for token in accepted:
+            if token.state.request.request_id not in self._requests:  # a sibling failed in this very step
+                continue
+            if token.sampled is None:
+                chunks += self._finish_ranked(token.state, now)
+            elif token.sampled.error is not None:
+                chunks += self._fail(token.sequence, token.sampled.error)
+            else:
+                chunks += self._publish(token, token.sampled, now)
+        return chunks
+
+    def give_up(self, state: RequestState, reason: FinishReason, error: Exception) -> list[OutputChunk]:
+        """End every live sequence of a request; its blocks are free when this returns."""
+        for sequence in state.sequences:
+            if sequence.is_beam:
+                sequence.detokenizer.append(sequence.output_token_ids)
+            self._scheduler.remove(sequence)
+            if sequence.finish_reason is None:
+                sequence.finish_reason, sequence.error = reason, error
+        state.num_open = 0
+        completions = [self._completion(sequence) for sequence in state.sequences]
+        output = self._finish(state, completions, time.monotonic())
+        last = state.sequences[-1]
+        return [OutputChunk(state.request.request_id, last.sample_idx, "", (), finish_reason=reason, output=output)]
+
+    def _fail(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
+        request_id = sequence.request.request_id
+        self._metrics.num_failed += 1
+        error = RequestFailedError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
+        return self.give_up(self._requests[request_id], FinishReason.ERROR, error)
+
+    def _publish(self, token: AcceptedToken, sampled: SampledToken, now: float) -> list[OutputChunk]:
+        sequence, state = token.sequence, token.state
+        if state.metrics.first_token_time is None:
+            state.metrics.first_token_time = now
+        logprobs = self._take_logprobs(sequence, sampled)
+        text = self._advance_text(sequence, sampled.token_id)
+        output = None
+        if sequence.finish_reason is not None:
+            text += sequence.detokenizer.finish()
+            self._scheduler.remove(sequence)
+            state.num_open -= 1
+            if state.num_open == 0 and state.is_ranked:
+                return self._finish_ranked(state, now)
+            if state.num_open == 0:
+                output = self._finish(state, [self._completion(sample) for sample in state.sequences], now)
+        if state.is_ranked:
+            return []
+        chunk = OutputChunk(
+            request_id=sequence.request.request_id,
+            index=sequence.sample_idx,
+            text=text,
+            token_ids=(sampled.token_id,),
+            logprobs=None if logprobs is None else (logprobs,),
+            finish_reason=sequence.finish_reason,
+            stop_reason=sequence.stop_reason,
+            output=output,
+        )
+        return [chunk]
+
+    def _advance_text(self, sequence: Sequence, token_id: int) -> str:
+        """Detokenise one more token, unless it is a stop token, and test the stop strings."""
+        if sequence.finish_reason is FinishReason.STOP:
+            return ""
+        text = sequence.detokenizer.append((token_id,))
+        if sequence.detokenizer.stop_string is not None:
+            sequence.finish_reason = FinishReason.STOP
+            sequence.stop_reason = sequence.detokenizer.stop_string
+        return text
+
+    def _take_logprobs(self, sequence: Sequence, sampled: SampledToken) -> TokenLogprobs | None:
+        if sampled.logprobs is None:
+            return None
+        sequence.cumulative_logprob += sampled.logprobs[sampled.token_id].logprob
+        if sequence.logprobs is None:
+            return None
+        logprobs = self._with_text(sampled.logprobs)
+        sequence.logprobs.append(logprobs)
+        return logprobs
+
+    def _with_text(self, logprobs: TokenLogprobs) -> TokenLogprobs:
+        return {
+            token_id: Logprob(entry.logprob, entry.rank, self._tokenizer.decode([token_id], skip_special_tokens=False))
+            for token_id, entry in logprobs.items()
+        }
+
+    # -- endings ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, state: RequestState, completions: list[CompletionOutput], now: float) -> RequestOutput:
+        state.metrics.finished_time = now
+        del self._requests[state.request.request_id]
+        output = state.output(completions)
+        if output.prompt_logprobs is not None:
+            output.prompt_logprobs = [entry and self._with_text(entry) for entry in output.prompt_logprobs]
+        self._metrics.num_finished += output.error is None
+        return output
+
+    def _finish_ranked(self, state: RequestState, now: float) -> list[OutputChunk]:
+        """All is known: the n best, each in one chunk."""
+        state.num_open = 0
+        if state.beam_search is not None:
+            completions = self._hypotheses(state)
+        else:
+            completions = [self._completion(sample) for sample in state.sequences]
+            completions.sort(key=lambda completion: -(completion.cumulative_logprob or 0.0))  # stable: ties by sample
+        best = [replace(each, index=idx) for idx, each in enumerate(completions[: state.request.sampling_params.n])]
+        output = self._finish(state, best, now)
+        return [
+            OutputChunk(
+                request_id=state.request.request_id,
+                index=completion.index,
+                text=completion.text,
+                token_ids=tuple(completion.token_ids),
+                logprobs=None if completion.logprobs is None else tuple(completion.logprobs),
+                finish_reason=completion.finish_reason,
+                stop_reason=completion.stop_reason,
+                output=output if completion is best[-1] else None,
+            )
+            for completion in best
+        ]
+
+    def _hypotheses(self, state: RequestState) -> list[CompletionOutput]:
+        assert state.beam_search is not None
+        params = state.request.sampling_params
+        completions = []
+        for hypothesis in state.beam_search.hypotheses:
+            is_stopped = hypothesis.finish_reason is FinishReason.STOP
+            detokenizer = self._sequences.detokenizer(state.request)
+            detokenizer.append(hypothesis.token_ids[:-1] if is_stopped else hypothesis.token_ids)
+            detokenizer.finish()
+            last = hypothesis.token_ids[-1]
+            completions.append(
+                CompletionOutput(
+                    index=0,
+                    text=detokenizer.text,
+                    token_ids=list(hypothesis.token_ids),
+                    cumulative_logprob=hypothesis.cumulative_logprob,
+                    finish_reason=hypothesis.finish_reason,
+                    stop_reason=last if is_stopped and last in params.stop_ids else None,
+                    num_text_tokens=detokenizer.num_tokens_within_text,
+                )
+            )
+        return completions
+
+    def _completion(self, sequence: Sequence) -> CompletionOutput:
+        detokenizer = sequence.detokenizer
+        return CompletionOutput(
+            index=sequence.sample_idx,
+            text=detokenizer.text,
+            token_ids=sequence.output_token_ids,
+            cumulative_logprob=sequence.cumulative_logprob if sequence.is_scored else None,
+            logprobs=sequence.logprobs,
+            finish_reason=sequence.finish_reason,
+            stop_reason=sequence.stop_reason,
+            num_text_tokens=detokenizer.num_tokens_within_text,
+            leftover_text=detokenizer.leftover_text,
+        )

@@ -1,0 +1,61 @@
+"""Depth-first by weight: finish what hangs together before beginning something else (SGLang's dfs-weight)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...radix.node import RadixNode
+from ..sequence import Sequence
+from .base import WaitingView, latest_arrival
+
+MAX_OVERTAKEN = 64
+
+
+class DepthFirstWeight:
+    """Depth-first through the cached tree. A node's weight is the number of waiting sequences whose cached prefix ends
+    at it or below; the heavier child comes first, and children before those that wait at the node itself.
+
+    Bound: who was overtaken MAX_OVERTAKEN times comes before all who were not, in order of arrival. So a sequence is
+    overtaken at most that often, and once by each that waits at that moment.
+    """
+
+    name = "dfs-weight"
+    is_returning_first = True
+
+    def ranks(self, waiting: WaitingView) -> list[int]:
+        nodes = [watch.node for watch in waiting.watches]
+        position = _visit(Counter(nodes))
+        return [
+            position[node] if overtaken < MAX_OVERTAKEN else -1
+            for node, overtaken in zip(nodes, waiting.num_overtaken(), strict=True)
+        ]
+
+    def victim(self, running: list[Sequence]) -> Sequence:
+        return latest_arrival(running)
+
+
+def _visit(num_waiting: Counter[RadixNode]) -> dict[RadixNode, int]:
+    """When a depth-first walk leaves each node that sequences wait at. O(nodes on their paths * log)."""
+    weights = dict(num_waiting)
+    for node in num_waiting:
+        ancestor = node.parent
+        while ancestor is not None and ancestor not in weights:
+            weights[ancestor] = 0
+            ancestor = ancestor.parent
+    roots: list[RadixNode] = []
+    children: dict[RadixNode, list[RadixNode]] = {}
+    for node in sorted(weights, key=lambda node: node.end, reverse=True):  # children before parents
+        if node.parent is None:
+            roots.append(node)
+        else:
+            weights[node.parent] += weights[node]
+            children.setdefault(node.parent, []).append(node)
+    # A walk that takes each node before its children, and the lightest first, is the wanted one backwards.
+    backwards: list[RadixNode] = []
+    stack = sorted(roots, key=weights.__getitem__, reverse=True)
+    while stack:
+        node = stack.pop()
+        backwards.append(node)
+        if node in children:
+            stack += sorted(children[node], key=weights.__getitem__, reverse=True)
+    return {node: idx for idx, node in enumerate(reversed(backwards))}

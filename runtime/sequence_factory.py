@@ -1,0 +1,71 @@
+"""SequenceFactory: a request becomes the sequences that the scheduler moves."""
+
+from __future__ import annotations
+
+import random
+
+from .detokenizer import IncrementalDetokenizer
+from .request import Request
+from .request_check import RequestLimits
+from .sequence import Sequence
+from .tokenizer import Tokenizer
+
+
+class SequenceFactory:
+    """Numbers arrivals and gives every sequence its seed, its ways to stop and its detokenizer.
+
+    Args:
+        seed: base of the seeds of requests that bring none; None draws it from the system.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, limits: RequestLimits, seed: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._seeds = random.Random(seed)
+        self._num_arrivals = 0
+
+    def make(self, request: Request) -> list[Sequence]:
+        """One sequence per sample; for a beam search the one its beams will grow from."""
+        params = request.sampling_params
+        seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
+        eos_token_ids = frozenset[int]() if params.ignore_eos else self._tokenizer.eos_token_ids
+        stop_token_ids = eos_token_ids.union(params.stop_ids)
+        return [self._sequence(request, idx, seed, stop_token_ids) for idx in range(params.num_sequences)]
+
+    def fork(self, parent: Sequence) -> Sequence:
+        """A sequence of its own with the tokens that `parent` has."""
+        child = Sequence(
+            request=parent.request,
+            sample_idx=parent.sample_idx,
+            arrival_idx=parent.arrival_idx,
+            max_tokens=parent.max_tokens,
+            seed=parent.sampling_row.seed,
+            stop_token_ids=parent.stop_token_ids,
+            detokenizer=self.detokenizer(parent.request),
+        )
+        child.token_ids += parent.output_token_ids
+        child.num_cached_tokens = parent.num_cached_tokens
+        return child
+
+    def detokenizer(self, request: Request) -> IncrementalDetokenizer:
+        params = request.sampling_params
+        return IncrementalDetokenizer(
+            self._tokenizer,
+            params.stop_strings,
+            skip_special_tokens=params.skip_special_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+
+    def _sequence(self, request: Request, sample_idx: int, seed: int, stop_token_ids: frozenset[int]) -> Sequence:
+        sequence = Sequence(
+            request=request,
+            sample_idx=sample_idx,
+            arrival_idx=self._num_arrivals,
+            max_tokens=self._limits.max_tokens(request),
+            seed=seed,
+            stop_token_ids=stop_token_ids,
+            detokenizer=self.detokenizer(request),
+        )
+        self._num_arrivals += 1
+        return sequence

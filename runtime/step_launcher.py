@@ -1,0 +1,64 @@
+"""StepLauncher: runs a prepared step in place, or on a thread of its own so that the host goes on meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .batch import Batch
+from .runner import Runner
+from .trace.recorder import TraceRecorder
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightStep:
+    """A step that was launched.
+
+    Attributes:
+        wait: returns its logits as soon as they are there, or raises what the step raised.
+        recorder: the trace that the step was entered in.
+    """
+
+    batch: Batch
+    wait: Callable[[], Tensor]
+    recorder: TraceRecorder | None = None
+
+
+class StepLauncher:
+    """Launches steps one at a time.
+
+    Args:
+        is_overlapping: run them on a thread. A kernel that releases the GIL then runs beside the host's work; without
+            it, a step runs when its result is asked for.
+    """
+
+    def __init__(self, runner: Runner, *, is_overlapping: bool) -> None:
+        self._runner = runner
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ramet-forward") if is_overlapping else None
+
+    @property
+    def is_overlapping(self) -> bool:
+        return self._pool is not None
+
+    def launch(self, batch: Batch, recorder: TraceRecorder | None = None) -> InFlightStep:
+        """Prepare the step here, and run it. After this the batch's sequences may change."""
+        with torch.inference_mode():
+            step = self._runner.prepare(batch)
+        if self._pool is None:
+            return InFlightStep(batch, lambda: _run(step), recorder)
+        future: Future[Tensor] = self._pool.submit(_run, step)
+        return InFlightStep(batch, future.result, recorder)
+
+    def close(self) -> None:
+        """Wait for the step in flight and stop the thread. Idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+
+@torch.inference_mode()
+def _run(step: Callable[[], Tensor]) -> Tensor:
+    return step()
