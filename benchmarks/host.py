@@ -59,6 +59,7 @@ class CannedRunner:
 
     vocab_size = VOCAB_SIZE
     block_size = 16
+    captured_batch_sizes: tuple[int, ...] = ()
 
     def __init__(self, max_rows: int, num_blocks: int, step_seconds: float) -> None:
         self.num_blocks = num_blocks
@@ -68,6 +69,9 @@ class CannedRunner:
         self._logits = canned_logits(max_rows)
         self._step_seconds = step_seconds
         self._returned = 0.0
+
+    def prepare(self, batch: Batch) -> Callable[[], Tensor]:
+        return lambda: self.forward(batch)
 
     def forward(self, batch: Batch) -> Tensor:
         if all(part.num_new_tokens == 1 for part in batch.scheduled):

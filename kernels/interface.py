@@ -69,7 +69,8 @@ class AttentionMetadata:
         query_starts: S + 1 row offsets; sequence s owns rows query_starts[s] .. query_starts[s + 1].
         context_lens: S lengths of the context, the step's own tokens included.
         block_tables: S lists of block ids covering context_lens tokens.
-        slots: int64 [T], the slot each token's key and value go to; all different.
+        slots: int64 [T], the slot each token's key and value go to; all different, but for rows of
+            padding, which write the same to one slot.
         items: the work items; together they cover each sequence's context exactly once.
     """
 

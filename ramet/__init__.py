@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from .frontend.program import Program, function
     from .frontend.state import ProgramState
+    from .radix.retention import RetentionRange
     from .runtime.chat_message import ChatTemplateError
     from .runtime.config import EngineConfig
     from .runtime.engine_loop import RequestHandle
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .runtime.request import Request
     from .runtime.runner_spec import RunnerUnavailableError
+    from .runtime.trace.jsonl import TraceFormatError
+    from .runtime.trace.trace import Trace
     from .sampling_params import InvalidSamplingParamsError, SamplingParams
 
 __version__ = "0.1.0"
@@ -114,6 +117,9 @@ _MODULE_OF = {
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
     "RequestOutput": ".runtime.outputs",
+    "RetentionRange": ".radix.retention",
+    "Trace": ".runtime.trace.trace",
+    "TraceFormatError": ".runtime.trace.jsonl",
     "InvalidSamplingParamsError": ".sampling_params",
     "SamplingParams": ".sampling_params",
 }
@@ -164,6 +170,9 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "FinishReason",
     "OutputChunk",
     "RequestOutput",
+    "RetentionRange",
+    "Trace",
+    "TraceFormatError",
     "InvalidSamplingParamsError",
     "SamplingParams",
 ]

@@ -32,7 +32,7 @@ class CompletionOutput:
         index: which of the n samples.
         text: the text without the stop string.
         token_ids: every generated token, the stop token included.
-        cumulative_logprob: sum of the tokens' logprobs; None unless logprobs were asked for or outputs are ranked by it.
+        cumulative_logprob: sum of the tokens' logprobs; None unless they were asked for or rank the outputs.
         logprobs: one dict per token: the sampled token and the most likely ones.
         finish_reason: None while it runs.
         stop_reason: the stop string or stop token id that ended it, None for end of sequence.

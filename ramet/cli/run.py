@@ -16,8 +16,10 @@ from .errors import CommandError, user_traceback
 from .interrupts import exit_on_interrupt
 from .report import format_failures, format_summary, format_table
 from .terminal import Terminal
+from .trace_file import TraceFile
 
 if TYPE_CHECKING:
+    from ..frontend.backends.local import LocalBackend
     from .recording_backend import RecordingBackend
 
 EXIT_FAILED = 1
@@ -29,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report = parser.add_mutually_exclusive_group()
     report.add_argument("--report", action="store_true", help="list every call on stderr at the end")
     report.add_argument("--no-report", action="store_true", help="say nothing at the end")
+    parser.add_argument(
+        "--trace", metavar="PATH", help="write who ran in which step: a timeline (.html, .svg) or records (.jsonl)"
+    )
     add_engine_arguments(parser)
 
 
@@ -36,13 +41,25 @@ def execute(args: argparse.Namespace) -> int:
     from .recording_backend import RecordingBackend
 
     path = checked_path(args.file)
+    trace = None if args.trace is None else TraceFile(args.trace)
     with ExitStack() as stack:
-        backend = RecordingBackend(lambda: stack.enter_context(open_backend(args)))
+        backend = RecordingBackend(lambda: open_traced(args, trace, stack))
         with exit_on_interrupt(lambda: backend.is_opening):
             status = run_program(path, args.args, backend)
+        line = None if trace is None else trace.save()
+        if line is not None:
+            print(f"ramet: {line}", file=sys.stderr)
         if not args.no_report:  # before the backend is closed: that ends what the program did not wait for
             print_report(backend, Terminal(sys.stderr), is_long=args.report)
     return status
+
+
+def open_traced(args: argparse.Namespace, trace: TraceFile | None, stack: ExitStack) -> LocalBackend:
+    """The backend, closed with `stack`; the trace begins with it."""
+    backend = stack.enter_context(open_backend(args))
+    if trace is not None:
+        trace.start(backend.llm, stack)
+    return backend
 
 
 def checked_path(name: str) -> Path:

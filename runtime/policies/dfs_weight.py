@@ -9,11 +9,13 @@ from ..sequence import Sequence
 from .base import WaitingView, latest_arrival
 
 MAX_OVERTAKEN = 64
+_BEYOND_ANY_LEN = 1 << 32
 
 
 class DepthFirstWeight:
     """Depth-first through the cached tree. A node's weight is the number of waiting sequences whose cached prefix ends
     at it or below; the heavier child comes first, and children before those that wait at the node itself.
+    Of those that wait inside its run, the ones further down come first, as if it were cut there.
 
     Bound: who was overtaken MAX_OVERTAKEN times comes before all who were not, in order of arrival. So a sequence is
     overtaken at most that often, and once by each that waits at that moment.
@@ -23,11 +25,10 @@ class DepthFirstWeight:
     is_returning_first = True
 
     def ranks(self, waiting: WaitingView) -> list[int]:
-        nodes = [watch.node for watch in waiting.watches]
-        position = _visit(Counter(nodes))
+        position = _visit(Counter([watch.node for watch in waiting.watches]))
         return [
-            position[node] if overtaken < MAX_OVERTAKEN else -1
-            for node, overtaken in zip(nodes, waiting.num_overtaken(), strict=True)
+            position[watch.node] * _BEYOND_ANY_LEN - watch.num_tokens if overtaken < MAX_OVERTAKEN else -_BEYOND_ANY_LEN
+            for watch, overtaken in zip(waiting.watches, waiting.num_overtaken(), strict=True)
         ]
 
     def victim(self, running: list[Sequence]) -> Sequence:

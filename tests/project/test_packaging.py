@@ -26,7 +26,7 @@ JUNK = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
 
 def packages_in_tree() -> dict[str, str]:
     """Package name to folder, for every folder that holds modules."""
-    packages = {"ramet": "ramet", "ramet.cli": "ramet/cli"}
+    packages = {"ramet": "ramet", "ramet.cli": "ramet/cli", "ramet.figures": "ramet/figures"}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
             folder = path.parent.relative_to(ROOT)

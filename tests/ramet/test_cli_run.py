@@ -21,6 +21,7 @@ from ramet.cli.terminal import Terminal
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import MockBackend
 from ramet.frontend.generation import Generation
+from ramet.runtime.trace.trace import Trace
 
 PROGRAM = """
 import sys
@@ -252,3 +253,29 @@ def test_ctrl_c_while_a_thread_of_the_program_opens_the_model(tmp_path: Path) ->
         _, errors = process.communicate(timeout=50)
     assert process.returncode == 130
     assert errors == "\nramet: interrupted\n"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("suffix", [".html", ".svg", ".jsonl"])
+def test_a_trace_of_the_run_is_written(tmp_path: Path, capfd: pytest.CaptureFixture[str], suffix: str) -> None:
+    program, trace = write_program(tmp_path, PROGRAM), tmp_path / f"steps{suffix}"
+    assert cli.main(["run", "--trace", str(trace), str(program)]) == 0
+    shown = capfd.readouterr().err
+    assert f"steps is in {trace}" in shown
+    text = trace.read_text(encoding="utf-8")
+    assert ("<svg" in text) == (suffix != ".jsonl")
+    if suffix == ".jsonl":
+        recorded = Trace.load_jsonl(trace)
+        assert recorded.metadata.model == "smollm2"
+        assert sum(step.num_tokens for step in recorded) > 10
+
+
+@pytest.mark.parametrize(("name", "message"), [("steps.png", "must end in"), ("no/such/steps.svg", "does not exist")])
+def test_a_trace_that_cannot_be_written_is_refused_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    program = write_program(tmp_path, "print('ran')")
+    assert cli.main(["run", "--trace", str(tmp_path / name), str(program)]) == 2
+    captured = capfd.readouterr()
+    assert message in captured.err
+    assert "ran" not in captured.out
