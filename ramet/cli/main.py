@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import __version__
-from . import chat, demo, doctor, run
+from . import chat, demo, doctor, figures, run
 from .errors import is_deliberate, one_line
 from .interrupts import EXIT_INTERRUPTED, INTERRUPTED_LINE
 
@@ -37,6 +37,11 @@ COMMANDS = {
     "chat": Command("talk to a model", chat.add_arguments, chat.execute),
     "doctor": Command(
         "check this installation and say what to do about each problem", doctor.add_arguments, doctor.execute
+    ),
+    "figures": Command(
+        "compute anew what the papers claim of the systems that ramet builds on",
+        figures.add_arguments,
+        figures.execute,
     ),
 }
 
