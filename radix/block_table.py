@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from .errors import CacheUsageError
 from .node import RadixNode
@@ -58,6 +59,15 @@ class BlockTable:
     def num_tail_tokens(self) -> int:
         """Computed tokens in the partial block behind the committed ones: less than a block."""
         return self.num_computed_tokens - self.num_committed_tokens
+
+    def refuse_commit(self, num_computed_tokens: int, block_size: int) -> NoReturn:
+        """Raise CacheUsageError: the table was released, or cannot have that many computed tokens."""
+        self.check_live()
+        most = min(len(self.token_ids), len(self.block_ids) * block_size)
+        raise CacheUsageError(
+            f"num_computed_tokens={num_computed_tokens} is not allowed: it must be between the present "
+            f"{self.num_computed_tokens} and {most}, for {len(self.token_ids)} tokens in {len(self.block_ids)} blocks"
+        )
 
     def check_live(self) -> None:
         """Raise CacheUsageError if the table was released."""

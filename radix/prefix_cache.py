@@ -244,18 +244,17 @@ class PrefixCache:
         Raises:
             CacheUsageError: the number goes back, or beyond the tokens or blocks there are.
         """
-        table.check_live()
-        most = min(len(table.token_ids), len(table.block_ids) * self.block_size)
-        if not table.num_computed_tokens <= num_computed_tokens <= most:
-            raise CacheUsageError(
-                f"num_computed_tokens={num_computed_tokens} is not allowed: it must be between the present "
-                f"{table.num_computed_tokens} and {most}, for {len(table.token_ids)} tokens in "
-                f"{len(table.block_ids)} blocks"
-            )
-        if num_computed_tokens > table.num_computed_tokens:
+        before = table.num_computed_tokens  # called for every sequence in every step: what is cheap is written out
+        if (
+            table.is_released
+            or not before <= num_computed_tokens <= len(table.token_ids)
+            or num_computed_tokens > len(table.block_ids) * self.block_size
+        ):
+            table.refuse_commit(num_computed_tokens, self.block_size)
+        if num_computed_tokens > before:
             table.num_computed_tokens = num_computed_tokens
             table.is_tail_written = True  # the step ran, and its copies before it
-        if table.num_tail_tokens >= self.block_size:
+        if num_computed_tokens - table.num_committed_tokens >= self.block_size:
             self.open_tables.remove(table)
             self._insertion.insert_blocks(table)
             self.open_tables.add(table)

@@ -51,6 +51,7 @@ class Batch:
         block_copies: copy-on-write of partial blocks; done before the forward pass, all reads before any write.
         admitted: sequences that were given their blocks while this plan was made; they are scheduled too.
         preempted: sequences that lost their blocks while this plan was made.
+        forked: running sequences that some of the block copies are for, whether they are scheduled or not.
         waiting_for_prefix: waiting sequences passed over because a running one is just computing their prefix.
     """
 
@@ -58,6 +59,7 @@ class Batch:
     block_copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    forked: list[Sequence] = field(default_factory=list)
     waiting_for_prefix: list[Sequence] = field(default_factory=list)
 
     @property

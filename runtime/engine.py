@@ -249,7 +249,9 @@ class Engine:
     def _fail_batch(self, batch: Batch, cause: Exception) -> list[OutputChunk]:
         logger.error("A step failed; its %d sequences are given up", len(batch.scheduled), exc_info=cause)
         chunks: list[OutputChunk] = []
-        for request_id in dict.fromkeys(part.sequence.request.request_id for part in batch.scheduled):
+        # A fork that does not run in this step still needs the copy that was to be made before it.
+        sequences = [*(part.sequence for part in batch.scheduled), *batch.forked]
+        for request_id in dict.fromkeys(sequence.request.request_id for sequence in sequences):
             state = self._requests.get(request_id)
             if state is None:  # it ended while the step was in flight
                 continue

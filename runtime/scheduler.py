@@ -111,7 +111,8 @@ class Scheduler:
             self._preempt(step)
             self._admit_waiting(step)
         if step.batch.scheduled:
-            for copies in self._fork_copies.values():
+            for sequence, copies in self._fork_copies.items():
+                step.batch.forked.append(sequence)
                 step.batch.block_copies += copies
             self._fork_copies.clear()
         return step.batch

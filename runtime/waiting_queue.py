@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from ..radix.prefix_cache import PrefixCache
 from ..radix.watches import PrefixWatch
@@ -84,25 +84,20 @@ class WaitingQueue:
         Nothing is ranked before it is needed: one who returns and does not fit costs no order of the others.
         """
         returning = self._returning.copy()
-        if not policy.is_returning_first:
-            yield from self._merged(policy, returning, running)
+        view = self._view(running)
+        if returning and not policy.is_returning_first:
+            yield from _merged(policy, returning, view)
             return
         for sequence in returning:
             yield sequence, None
-        view = self._view(running)
         ranks = policy.ranks(view)
-        for position in sorted(range(len(ranks)), key=ranks.__getitem__):
+        if not ranks:
+            return
+        first = ranks.index(min(ranks))  # most passes admit one or none: they need no more than that
+        yield view.sequences[first], view.watches[first]
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        for position in islice(order, 1, None):
             yield view.sequences[position], view.watches[position]
-
-    def _merged(
-        self, policy: SchedulePolicy, returning: list[Sequence], running: list[Sequence]
-    ) -> Iterator[tuple[Sequence, PrefixWatch | None]]:
-        view = self._view(running)
-        sequences = returning + view.sequences
-        watches: list[PrefixWatch | None] = [*[None] * len(returning), *view.watches]
-        ranks = [*policy.ranks(WaitingView(returning, [], [], 0, running)), *policy.ranks(view)]
-        for position in sorted(range(len(ranks)), key=lambda idx: (ranks[idx], sequences[idx].arrival_idx)):
-            yield sequences[position], watches[position]
 
     def _view(self, running: list[Sequence]) -> WaitingView:
         return WaitingView(
@@ -112,3 +107,13 @@ class WaitingQueue:
             num_left=self._num_arrivals - len(self._new),
             running=running,
         )
+
+
+def _merged(
+    policy: SchedulePolicy, returning: list[Sequence], view: WaitingView
+) -> Iterator[tuple[Sequence, PrefixWatch | None]]:
+    sequences = returning + view.sequences
+    watches: list[PrefixWatch | None] = [*[None] * len(returning), *view.watches]
+    ranks = [*policy.ranks(WaitingView(returning, [], [], 0, view.running)), *policy.ranks(view)]
+    for position in sorted(range(len(ranks)), key=lambda idx: (ranks[idx], sequences[idx].arrival_idx)):
+        yield sequences[position], watches[position]

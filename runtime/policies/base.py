@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 from operator import sub
@@ -29,14 +30,14 @@ class WaitingView:
     num_left: int
     running: list[Sequence]
 
-    def num_overtaken(self) -> list[int]:
+    def num_overtaken(self) -> Iterable[int]:
         """How many later arrivals left the queue before each: its age. Never more than that of an earlier arrival.
 
         Of those before arrival a, which is now at position p, a - p have left; the rest of num_left came later. So
         nothing has to be counted when somebody leaves. Later arrivals that were aborted count too; that ages all who
         came before them alike.
         """
-        return list(map(sub, range(self.num_left, self.num_left + len(self.arrivals)), self.arrivals))
+        return map(sub, range(self.num_left, self.num_left + len(self.arrivals)), self.arrivals)
 
 
 class SchedulePolicy(Protocol):

@@ -25,9 +25,9 @@ class DepthFirstWeight:
     is_returning_first = True
 
     def ranks(self, waiting: WaitingView) -> list[int]:
-        position = _visit(Counter([watch.node for watch in waiting.watches]))
+        ranks = _visit(Counter([watch.node for watch in waiting.watches]))
         return [
-            position[watch.node] * _BEYOND_ANY_LEN - watch.num_tokens if overtaken < MAX_OVERTAKEN else -_BEYOND_ANY_LEN
+            ranks[watch.node] - watch.num_tokens if overtaken < MAX_OVERTAKEN else -_BEYOND_ANY_LEN
             for watch, overtaken in zip(waiting.watches, waiting.num_overtaken(), strict=True)
         ]
 
@@ -36,7 +36,8 @@ class DepthFirstWeight:
 
 
 def _visit(num_waiting: Counter[RadixNode]) -> dict[RadixNode, int]:
-    """When a depth-first walk leaves each node that sequences wait at. O(nodes on their paths * log)."""
+    """The order in which a depth-first walk leaves the nodes that sequences wait at, with room between any two of them
+    for the lengths in a run. O(nodes on their paths * log)."""
     weights = dict(num_waiting)
     for node in num_waiting:
         ancestor = node.parent
@@ -59,4 +60,4 @@ def _visit(num_waiting: Counter[RadixNode]) -> dict[RadixNode, int]:
         backwards.append(node)
         if node in children:
             stack += sorted(children[node], key=weights.__getitem__, reverse=True)
-    return {node: idx for idx, node in enumerate(reversed(backwards))}
+    return {node: idx * _BEYOND_ANY_LEN for idx, node in enumerate(reversed(backwards))}

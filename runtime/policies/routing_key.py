@@ -20,10 +20,9 @@ class RoutingKey:
     is_returning_first = True
 
     def ranks(self, waiting: WaitingView) -> list[int]:
-        num_running = Counter([sequence.request.routing_key for sequence in waiting.running])
-        num_running[None] = 0
+        num_running = dict(Counter([sequence.request.routing_key for sequence in waiting.running])) | {None: 0}
         return [
-            -num_running[sequence.request.routing_key] - overtaken
+            -num_running.get(sequence.request.routing_key, 0) - overtaken
             for sequence, overtaken in zip(waiting.sequences, waiting.num_overtaken(), strict=True)
         ]
 

@@ -36,12 +36,13 @@ from .cache_oracle import BLOCK_SIZE, Oracle, Ranges, RecordingPool, Running
 
 MAX_TEXT_LEN = 40
 MAX_NUM_WATCHES = 8
-NAMESPACES: tuple[str | None, ...] = (None, "other")
+NAMESPACES: tuple[str | None, ...] = (None, None, None, "other")
 RANGES: tuple[Ranges, ...] = (
-    (),
-    (),
+    *[()] * 6,
     (RetentionRange(0, 6, 80),),
     (RetentionRange(0, None, 10),),
+    (RetentionRange(0, None, 80),),
+    (RetentionRange(6, None, 60),),
     (RetentionRange(4, 8, 50), RetentionRange(7, None, 20)),
     (RetentionRange(2, 12, 35), RetentionRange(12, 13, 0), RetentionRange(20, None, 100)),
 )
@@ -80,7 +81,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.watches) < MAX_NUM_WATCHES)
     @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), num_left_out=st.sampled_from([0, 1, 1, 3, 6]))
     def watch(self, data: st.DataObject, namespace: str | None, num_left_out: int) -> None:
-        tokens = self.draw_text(data)
+        tokens = self.draw_text(data) + data.draw(st.lists(st.integers(0, 2), max_size=3 * BLOCK_SIZE))
         max_tokens = max(0, len(tokens) - num_left_out)
         self.watches.append(self.cache.watch(tokens, namespace=namespace, max_tokens=max_tokens))
 
@@ -88,6 +89,19 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def unwatch(self, data: st.DataObject) -> None:
         self.cache.unwatch(self.watches.pop(data.draw(st.integers(0, len(self.watches) - 1))))
+
+    @precondition(lambda self: self.watches)
+    @rule(data=st.data(), is_finished=st.booleans(), ranges=st.sampled_from(RANGES))
+    def compute_what_is_awaited(self, data: st.DataObject, is_finished: bool, ranges: Ranges) -> None:
+        """What a watch asks for, to its end or not, and perhaps in several steps."""
+        watch = data.draw(st.sampled_from(self.watches))
+        end = data.draw(st.integers(1, len(watch.token_ids)))
+        running = self.acquire_text(data, [*watch.token_ids[:end], 2], watch.namespace, 0, ranges)
+        for _ in range(data.draw(st.integers(1, 3))):
+            self.run_step(data, is_whole=data.draw(st.booleans()))
+            self.holds()
+        if is_finished and running in self.running:
+            self.end(running)
 
     @precondition(lambda self: self.watches)
     @rule(data=st.data(), ranges=st.sampled_from(RANGES))
@@ -122,6 +136,25 @@ class CacheMachine(RuleBasedStateMachine):
         self.run_step(data, is_whole=True)
         if is_finished and running in self.running:
             self.end(running)
+
+    @rule(
+        data=st.data(),
+        namespace=st.sampled_from(NAMESPACES),
+        all_ranges=st.lists(st.sampled_from(RANGES), min_size=2, max_size=3),
+    )
+    def chat(self, data: st.DataObject, namespace: str | None, all_ranges: list[Ranges]) -> None:
+        """Several short turns, each kept in its own way, with nothing between them."""
+        text = self.draw_text(data)
+        for ranges in all_ranges:
+            running = self.acquire_text(data, list(text), namespace, 0, ranges)
+            if running is None:
+                return
+            self.run_step(data, is_whole=True)
+            if running in self.running:
+                self.end(running)
+            self.holds()
+            self.retentions_are_the_highest_asked_for()
+            text += data.draw(st.lists(st.integers(0, 2), max_size=3))
 
     def acquire_text(
         self, data: st.DataObject, tokens: list[int], namespace: str | None, priority: int, ranges: Ranges
@@ -270,6 +303,17 @@ class CacheMachine(RuleBasedStateMachine):
         num_unused = self.oracle.num_unused_blocks(())
         assert self.cache.num_free_blocks + self.cache.reset() == num_unused == self.cache.num_free_blocks
         assert self.cache.num_evictable_blocks == 0
+
+    @rule(num_blocks=st.integers(1, 6))
+    def evict(self, num_blocks: int) -> None:
+        """A sequence that needs some blocks more than are free, and leaves nothing behind."""
+        num_blocks = self.cache.num_free_blocks + min(num_blocks, self.cache.num_evictable_blocks)
+        match = self.cache.match([0], namespace="pressure")
+        acquired = self.cache.acquire([0], match, num_blocks * BLOCK_SIZE, namespace="pressure")
+        assert acquired is not None or self.took_failure()
+        if acquired is not None:
+            assert self.cache.num_free_blocks == 0
+            self.cache.release(acquired[0])
 
     @rule()
     def fail_an_allocation(self) -> None:

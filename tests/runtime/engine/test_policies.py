@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.policies import dfs_weight, lof, lpm
+from ramet.runtime.policies.base import WaitingView
 from ramet.runtime.policies.random_order import WINDOW
 from ramet.runtime.policies.registry import SCHEDULE_POLICIES
 
@@ -109,9 +111,9 @@ def test_dfs_weight_goes_down_the_heavier_branch_first(make_engine, request_of, 
     waiting = {
         "elsewhere": tokens(20, 20),
         "on the stem": [*stem, 1],
-        "light": [*stem, *light, 2],
         "heavy": [*stem, *heavy, 3],
         "heavy too": [*stem, *heavy, 4],
+        "light": [*stem, *light, 2],
         "deep": [*stem, *heavy, *deep, 5],
     }
     for name, prompt in waiting.items():
@@ -150,6 +152,13 @@ def test_random_is_a_shuffle_that_the_seed_repeats(make_engine, request_of):
     arrivals = [str(idx) for idx in range(30)]
     assert order(1) == order(1) != order(2)
     assert sorted(order(1)) == sorted(arrivals) != order(1)
+
+
+def test_random_overtakes_by_less_than_its_window():
+    waiting = [SimpleNamespace(arrival_idx=idx) for idx in range(3 * WINDOW)]
+    ranks = SCHEDULE_POLICIES["random"](3).ranks(WaitingView(waiting, [], [], 0, []))
+    assert all(early < late for early, late in zip(ranks, ranks[WINDOW:], strict=False))
+    assert any(early > late for early, late in zip(ranks, ranks[WINDOW // 2 :], strict=False))
 
 
 def hostile_stream(policy: str, warm: list[int]) -> dict[str, object]:
