@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ramet.runtime.engine import Engine
 from ramet.runtime.outputs import RequestOutput
+from ramet.runtime.policies.registry import SCHEDULE_POLICIES
 from ramet.runtime.request import Request
 
 pytestmark = pytest.mark.compiler
@@ -34,6 +35,7 @@ FIELDS: list[dict[str, Any]] = [
     {"logprobs": 4, "temperature": 0.9, "seed": 5, "n": 4, "max_tokens": 14},
     {"logprobs": 1, "temperature": 1.3, "seed": 9, "top_p": 0.8, "repetition_penalty": 1.2, "max_tokens": 25},
 ]
+BEAMS: dict[str, Any] = {"use_beam_search": True, "best_of": 4, "n": 3, "max_tokens": 21, "length_penalty": 0.5}
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,11 @@ engine_options = st.builds(
         ]
     ),
     enable_prefix_caching=st.booleans(),
-    schedule_policy=st.sampled_from(["lpm", "fcfs"]),
+    schedule_policy=st.sampled_from(list(SCHEDULE_POLICIES)),
     schedule_conservativeness=st.sampled_from([0.0, 1.0]),
+    reserve=st.sampled_from(["estimate", "max", "none"]),
+    batching=st.sampled_from(["continuous", "continuous", "prefill-first", "request-level"]),
+    overlap_schedule=st.booleans(),
 )
 
 
@@ -115,8 +120,8 @@ def expected_of(tiny_path, load_runner, engine_over, request_of):
 
 @pytest.fixture(scope="module")
 def runners(tiny_path, load_runner):
-    """By number of blocks: plenty, and so few that three long sequences do not fit."""
-    return {num_blocks: load_runner(tiny_path, "cpu", num_blocks=num_blocks) for num_blocks in (256, 46)}
+    """By number of blocks: plenty, so few that three long sequences do not fit, and so few that two do not."""
+    return {num_blocks: load_runner(tiny_path, "cpu", num_blocks=num_blocks) for num_blocks in (256, 46, 18)}
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -167,3 +172,43 @@ def test_a_second_ask_is_served_from_the_cache_with_the_same_bits(runners, engin
                     is_exact = "prompt_logprobs" not in FIELDS[fields]
                     longest = len(PROMPTS[prompt]) - 1
                     assert longest - (0 if is_exact else 16) <= outputs[request_id].num_cached_tokens <= longest
+
+
+@pytest.mark.parametrize("is_overlapping", [True, False])
+@pytest.mark.parametrize("policy", SCHEDULE_POLICIES)
+def test_every_policy_gives_the_same_bits(runners, engine_over, request_of, expected_of, policy, is_overlapping):
+    """Too few blocks for all, small steps, and more requests than run at once: each policy has something to decide."""
+    engine = engine_over(
+        runners[18],
+        schedule_policy=policy,
+        overlap_schedule=is_overlapping,
+        max_num_batched_tokens=48,
+        max_num_seqs=8,
+        reserve="none",
+    )
+    asked = [Ask(prompt, fields, prompt % 3) for prompt in range(len(PROMPTS)) for fields in (0, 1, 3)]
+    outputs = run_timed(engine, [(ask.arrival, ask.request(request_of, str(idx))) for idx, ask in enumerate(asked)])
+    for idx, ask in enumerate(asked):
+        assert contents(outputs[str(idx)]) == expected_of(ask)
+    assert engine.metrics.num_preemptions > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable_prefix_caching": False},
+        {"max_num_batched_tokens": 5, "max_num_seqs": 5},
+        {"schedule_conservativeness": 0.0, "overlap_schedule": True},
+        {"schedule_policy": "priority", "reserve": "none"},
+    ],
+    ids=str,
+)
+def test_beams_have_the_same_bits(runners, engine_over, request_of, options):
+    asked = {str(idx): request_of(str(idx), PROMPTS[idx], ignore_eos=True, **BEAMS) for idx in range(1, 6)}
+    alone = {}
+    for name, request in asked.items():
+        alone |= run_timed(engine_over(runners[256]), [(0, request)])
+        assert name in alone
+    together = run_timed(engine_over(runners[46], **options), [(0, request) for request in asked.values()])
+    for name, output in together.items():
+        assert contents(output) == contents(alone[name])
