@@ -26,6 +26,9 @@ class BlockState(IntEnum):
     PRIVATE = 2
 
 
+_FREE, _PRIVATE, _TREE = int(BlockState.FREE), int(BlockState.PRIVATE), int(BlockState.TREE)  # compare much faster
+
+
 class BlockPool:
     """`num_blocks` blocks with ids 0 .. num_blocks - 1. All operations are O(1) for each block named.
 
@@ -66,26 +69,31 @@ class BlockPool:
             return []
         block_ids = self._free_ids[: -num_blocks - 1 : -1]
         del self._free_ids[-num_blocks:]
+        states = self._states
         for block_id in block_ids:
-            self._states[block_id] = BlockState.PRIVATE
+            states[block_id] = _PRIVATE
         return block_ids
 
     def adopt(self, block_ids: Iterable[int]) -> None:
         """PRIVATE -> TREE: from now on the blocks are read-only and may be shared."""
+        states = self._states
         for block_id in block_ids:
-            assert self._states[block_id] == BlockState.PRIVATE, f"block {block_id} is not private"
-            self._states[block_id] = BlockState.TREE
+            assert states[block_id] == _PRIVATE, f"block {block_id} is not private"
+            states[block_id] = _TREE
             self.num_tree += 1
 
     def free(self, block_ids: Iterable[int]) -> None:
         """PRIVATE or TREE -> FREE; drops the blocks' annotations."""
+        states, free_ids, annotations = self._states, self._free_ids, self._annotations
         for block_id in block_ids:
-            state = self._states[block_id]
-            assert state != BlockState.FREE, f"block {block_id} is free already"
-            self.num_tree -= state == BlockState.TREE
-            self._states[block_id] = BlockState.FREE
-            self._free_ids.append(block_id)
-            self._annotations.pop(block_id, None)
+            state = states[block_id]
+            assert state != _FREE, f"block {block_id} is free already"
+            if state == _TREE:
+                self.num_tree -= 1
+            states[block_id] = _FREE
+            free_ids.append(block_id)
+            if annotations:
+                annotations.pop(block_id, None)
             self.num_frees += 1
 
     def annotate(self, block_id: int, payload: object) -> None:

@@ -61,4 +61,6 @@ def advance(state: RequestState, scheduler: Scheduler, sequences: SequenceFactor
         beam.token_ids.append(choice.token_id)
         beam.beam_candidates = None
     state.sequences = chosen or state.sequences[:1]
+    if search.is_finished:
+        state.sequences[0].finish_reason = search.hypotheses[0].finish_reason
     return search.is_finished

@@ -160,6 +160,7 @@ class OutputProcessor:
             completions = [self._completion(sample) for sample in state.sequences]
             completions.sort(key=lambda completion: -(completion.cumulative_logprob or 0.0))  # stable: ties by sample
         best = [replace(each, index=idx) for idx, each in enumerate(completions[: state.request.sampling_params.n])]
+        assert best, "a search always finds something, and who samples has samples"
         output = self._finish(state, best, now)
         return [
             OutputChunk(

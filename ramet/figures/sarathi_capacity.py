@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ class Setting:
     """A model on a machine, and lengths that suit it.
 
     Attributes:
-        shrink: divides the paper's lengths and steps.
+        shrink: divides the paper's lengths.
     """
 
     name: str
@@ -123,9 +124,8 @@ class Capacity:
     @property
     def row(self) -> tuple[Cell, ...]:
         limit_ms = round(1e3 * self.limit.num_steps * self.setting.reference_step_s)
-        num_tokens = self.limit.num_tokens // self.setting.shrink
         rates = f"{self.prefill_first:.3g}", f"{self.chunked:.3g}"
-        return self.setting.name, self.limit.name, limit_ms, num_tokens, *rates, f"{self.gain:.2f}x"
+        return self.setting.name, self.limit.name, limit_ms, self.limit.num_tokens, *rates, f"{self.gain:.2f}x"
 
 
 def measure(setting: Setting, num_requests: int) -> list[Capacity]:
@@ -133,7 +133,7 @@ def measure(setting: Setting, num_requests: int) -> list[Capacity]:
     first = LoadTest(PREFILL_FIRST, setting, num_requests)
     found = []
     for limit in LIMITS:
-        test = LoadTest(chunked(limit.num_tokens // setting.shrink), setting, num_requests)
+        test = LoadTest(chunked(limit.num_tokens), setting, num_requests)
         found.append(Capacity(setting, limit, first.capacity(limit.num_steps), test.capacity(limit.num_steps)))
     return found
 
@@ -151,7 +151,7 @@ def run(context: FigureContext) -> FigureResult:
         paper_value="2.6x (Mistral-7B, one A100), up to 5.6x (Falcon-180B over pipeline stages)",
         notes=(
             "A simulation: requests a second that the product's scheduler serves over a cost model. "
-            f"A100: {a100.cost_model.source}. This machine: {context.cost_model.source}; all lengths and steps are "
+            f"A100: {a100.cost_model.source}. This machine: {context.cost_model.source}; all lengths are "
             f"divided by {here.shrink} there.",
             f"{num_requests} requests of the paper's chat lengths (openchat_sharegpt4) arrive as a Poisson process; "
             f"rates are tried in steps of {RATE_RATIO - 1:.0%}.",
@@ -167,7 +167,7 @@ def run(context: FigureContext) -> FigureResult:
 def draw(axes: Axes, capacities: Sequence[Capacity]) -> None:
     """Capacity over that of prefill-first, a bar a model and limit."""
     labels = [f"{capacity.setting.name}\n{capacity.limit.name}" for capacity in capacities]
-    axes.bar(labels, [capacity.gain for capacity in capacities])
+    axes.bar(labels, [capacity.gain if math.isfinite(capacity.gain) else 0.0 for capacity in capacities])
     axes.axhline(1.0, color="black", linestyle="dashed")
     axes.tick_params(axis="x", labelsize="x-small")
     axes.set_ylabel("capacity, chunked over prefill-first")

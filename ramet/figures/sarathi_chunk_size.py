@@ -81,7 +81,6 @@ def draw(axes: Axes, outcomes: list[Outcome]) -> None:
     """Throughput over the 99th percentile of the time between tokens, a point a schedule."""
     for outcome in outcomes:
         axes.scatter(outcome.p99_s, outcome.num_tokens / outcome.makespan_s, label=outcome.schedule.name)
-    axes.set_xscale("log")
     axes.set_xlabel("p99 time between tokens, s")
     axes.set_ylabel("tokens a second")
     axes.legend(fontsize="small")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from ..runtime.policies.base import SchedulePolicy, WaitingView
+from ..runtime.policies.base import SchedulePolicy
 from ..runtime.policies.fcfs import FirstComeFirstServed
 from ..runtime.policies.lpm import LongestPrefixMatch
+from .comparison_policies import MAX_LOOKUPS, LookupLimited
 from .context import FigureContext
 from .cost_model import A100_13B
 from .figure import Cell, Figure, FigureResult
@@ -24,19 +25,6 @@ NUM_GROUPS, PREFIX_LEN, QUESTION_LEN, OUTPUT_LEN = 16, 512, 32, 4
 NUM_SLOTS = 8
 NUM_BLOCKS = 192
 """About a third of what the prefixes alone take."""
-MAX_LOOKUPS = 128
-
-
-class LookupLimited(LongestPrefixMatch):
-    """Order of arrival while more than MAX_LOOKUPS wait, longest match first from then on: what SGLang does to bound
-    the cost of a pass; to compare with."""
-
-    name = f"lpm up to {MAX_LOOKUPS}, else fcfs"
-
-    def ranks(self, waiting: WaitingView) -> list[int]:
-        """See `SchedulePolicy.ranks`."""
-        num_waiting = len(waiting.sequences)
-        return list(range(num_waiting)) if num_waiting > MAX_LOOKUPS else super().ranks(waiting)
 
 
 def prompts_of(num_requests: int) -> list[Tokens]:

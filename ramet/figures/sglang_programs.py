@@ -110,7 +110,7 @@ def program_batches(scale: float, num_turns: int, max_items: int) -> list[Progra
             chat,
             [
                 {"prompt": words(3, 100), "questions": [words(400 + 10 * idx + turn, 90) for turn in range(num_turns)]}
-                for idx in range(4)
+                for idx in range(3)
             ],
         ),
         (
@@ -122,7 +122,7 @@ def program_batches(scale: float, num_turns: int, max_items: int) -> list[Progra
                     "question": text(500 + idx, 16),
                     "observations": [text(600 + 10 * idx + turn, 40) for turn in range(num_turns)],
                 }
-                for idx in range(3)
+                for idx in range(2)
             ],
         ),
     ]

@@ -6,9 +6,8 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..runtime.policies.base import SchedulePolicy, WaitingView
-from ..runtime.policies.lpm import LongestPrefixMatch
-from ..runtime.policies.registry import SCHEDULE_POLICIES, make_policy
+from ..runtime.policies.base import SchedulePolicy
+from .comparison_policies import UnagedLongestPrefixMatch, all_policies
 from .context import FigureContext
 from .cost_model import A100_13B
 from .figure import Figure, FigureResult
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
 PREFIX_LEN, QUESTION_LEN, OUTPUT_LEN = 512, 32, 16
 NUM_SLOTS, NUM_WAITING = 8, 16
 COLD = "cold"
-
-
-class UnagedLongestPrefixMatch(LongestPrefixMatch):
-    """Longest match first and nothing else, as in the SGLang paper; to compare with."""
-
-    name = "lpm without aging"
-
-    def ranks(self, waiting: WaitingView) -> list[int]:
-        """See `SchedulePolicy.ranks`."""
-        return [-watch.num_tokens for watch in waiting.watches]
 
 
 class HotStream:
@@ -83,10 +72,9 @@ def num_overtaking(simulation: Simulation) -> int:
 
 def run(context: FigureContext) -> FigureResult:
     num_hot = context.pick(full=1000, quick=260)
-    policies = [*(make_policy(name, seed=0) for name in SCHEDULE_POLICIES), UnagedLongestPrefixMatch()]
     overtaking: dict[str, int] = {}
     rows = []
-    for policy in policies:
+    for policy in all_policies().values():
         simulation = serve(policy, num_hot)
         overtaking[policy.name] = num_overtaking(simulation)
         waited_s = simulation.records[COLD].time_to_first_token_s

@@ -131,7 +131,11 @@ class TraceRecorder:
                 replace(traced, is_wasted=part.sequence in wasted)
                 for traced, part in zip(parts, batch.scheduled, strict=True)
             )
-        finished = [sequence for sequence in self._live if sequence.is_finished]
+        ended = [sequence for sequence in self._live if sequence.is_finished]
+        dropped = [sequence for sequence in ended if sequence.is_beam and sequence.finish_reason is None]
+        for sequence in dropped:  # a beam that was not chosen; its search goes on
+            del self._live[sequence]
+        finished = [sequence for sequence in ended if sequence in self._live]
         self._steps.append(
             replace(
                 record,

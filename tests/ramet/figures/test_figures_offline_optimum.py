@@ -5,9 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ramet.figures.comparison_policies import UnagedLongestPrefixMatch
 from ramet.figures.offline_optimum import best_of_all_orders, depth_first, num_hit_tokens
 from ramet.figures.sglang_optimal import BLOCK_SIZE, num_hits_of_policy, random_batch
 from ramet.figures.workloads import TokenSource
+from ramet.runtime.policies.fcfs import FirstComeFirstServed
+from ramet.runtime.policies.lpm import LongestPrefixMatch
 
 
 def block(token_id: int) -> list[int]:
@@ -43,5 +46,16 @@ def test_no_order_beats_depth_first(seed: int, num_prompts: int) -> None:
 def test_an_engine_that_serves_one_at_a_time_finds_what_the_cache_alone_does(seed: int) -> None:
     batch = random_batch(TokenSource(seed, 32_000), 5)
 
-    assert num_hits_of_policy(batch, "fcfs") == num_hit_tokens(batch.prompts, batch.num_blocks, BLOCK_SIZE)
-    assert num_hits_of_policy(batch, "lpm") <= best_of_all_orders(batch.prompts, batch.num_blocks, BLOCK_SIZE)
+    assert num_hits_of_policy(batch, FirstComeFirstServed()) == num_hit_tokens(
+        batch.prompts, batch.num_blocks, BLOCK_SIZE
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_longest_match_first_is_as_good_as_depth_first(seed: int) -> None:
+    batch = random_batch(TokenSource(seed, 32_000), 5)
+    best = num_hit_tokens(depth_first(batch.prompts), batch.num_blocks, BLOCK_SIZE)
+
+    assert num_hits_of_policy(batch, UnagedLongestPrefixMatch()) == best
+    assert num_hits_of_policy(batch, LongestPrefixMatch()) <= best

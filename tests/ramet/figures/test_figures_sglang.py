@@ -7,10 +7,11 @@ import random
 import pytest
 
 from ramet.figures import sglang_long_queue, sglang_starvation
+from ramet.figures.comparison_policies import MAX_LOOKUPS, LookupLimited, UnagedLongestPrefixMatch
 from ramet.figures.sglang_hit_rate import UNBOUNDED, simulate
-from ramet.figures.sglang_long_queue import MAX_LOOKUPS, LookupLimited, prompts_of
+from ramet.figures.sglang_long_queue import prompts_of
 from ramet.figures.sglang_programs import program_batches
-from ramet.figures.sglang_starvation import NUM_SLOTS, NUM_WAITING, UnagedLongestPrefixMatch, num_overtaking
+from ramet.figures.sglang_starvation import NUM_SLOTS, NUM_WAITING, num_overtaking
 from ramet.figures.sglang_tree_overhead import Stopwatch, time_cache
 from ramet.figures.workloads import WORKLOADS, Workload
 from ramet.radix.prefix_cache import PrefixCache
@@ -47,8 +48,8 @@ def test_a_limit_on_lookups_costs_hits_only_where_more_wait() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_no_small_pool_hits_more_than_an_unbounded_one(workload: Workload) -> None:
-    unbounded, records = simulate(workload, 24, UNBOUNDED, "lpm")
-    small, same_records = simulate(workload, 24, unbounded.engine.cache.num_tree_blocks // 2, "lpm")
+    unbounded, records = simulate(workload, 24, UNBOUNDED, LongestPrefixMatch())
+    small, same_records = simulate(workload, 24, unbounded.engine.cache.num_tree_blocks // 2, LongestPrefixMatch())
 
     assert unbounded.engine.cache.stats.num_evicted_blocks == 0
     assert small.engine.cache.stats.num_evicted_blocks > 0

@@ -126,6 +126,9 @@ def test_beams_share_their_common_blocks(make_engine, request_of):
         engine.step()
     memory = [step.memory for step in recorder.trace.steps if len(step.parts) == 4]
     assert len(memory) > 30
+    # A beam that is dropped is not the end of anything.
+    assert [len(step.finished) for step in recorder.trace] == [0] * (len(recorder.trace) - 1) + [1]
+    assert recorder.trace[-1].finished[0].reason == "length"
     # The prompt's four blocks are held once by all four beams.
     assert all(each.num_table_blocks - each.num_used_blocks >= 3 * 4 for each in memory)
 

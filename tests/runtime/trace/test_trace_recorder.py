@@ -26,6 +26,7 @@ class FakeSequence:
     block_table: BlockTable | None = None
     finish_reason: FinishReason | None = None
     is_finished: bool = False
+    is_beam: bool = False
     num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
