@@ -113,6 +113,18 @@ def test_llm_judge(runner: Runner) -> None:
     assert runner.backend.totals().hit_rate > 0.5
 
 
+def test_watch_the_scheduler(tmp_path: Path) -> None:
+    """On its own, as it loads a model itself."""
+    path = tmp_path / "steps.svg"
+    command = [sys.executable, str(EXAMPLES / "watch_the_scheduler.py"), str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    cached = dict(re.findall(r"^(\w+) .*\((\d+) of \d+ tokens cached\)$", result.stdout, re.MULTILINE))
+    assert cached == {"cloud": "0", "blood": "25", "lemons": "25", "story": "0", "search": "0"}
+    assert "preemptions             0" in result.stdout
+    assert "<svg" in path.read_text(encoding="utf-8")
+
+
 def test_vllm_quickstart() -> None:
     """On its own, as it loads a model itself."""
     command = [sys.executable, str(EXAMPLES / "vllm_quickstart.py")]

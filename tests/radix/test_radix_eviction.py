@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet.radix import EVICTION_POLICIES, CacheUsageError, PrefixCache
-from ramet.radix.eviction import EvictionQueue, Usage, make_eviction_policy
+from ramet.radix.eviction import EvictionQueue, Usage, eviction_key, make_eviction_policy
 
 
 def run(start: int, length: int) -> list[int]:
@@ -148,6 +148,33 @@ def test_queue_follows_keys_that_grow_after_the_push() -> None:
     pieces[1].is_evictable = True
     queue.push(pieces[1])
     assert [queue.pop() for _ in range(5)] == [pieces[1], pieces[3], pieces[4], pieces[0], None]
+
+
+def test_an_access_corrects_the_smallest_entry() -> None:
+    """A pop after many accesses finds the keys right, as far as no piece that was not used stands before them."""
+    policy = make_eviction_policy("lru")
+    queue: EvictionQueue[Piece] = EvictionQueue(policy, max_pieces=8)
+    pieces = [Piece(tick) for tick in range(6)]
+    for piece in pieces:
+        queue.push(piece)
+    for tick, piece in enumerate(pieces, start=10):
+        piece.usage.touch(tick, priority=0, is_hit=True)
+        queue.push(piece)
+        assert len(queue) == 6
+    assert all(key == eviction_key(policy, piece.usage) for key, piece in queue.entries())
+    assert [queue.pop() for _ in range(7)] == [*pieces, None]
+
+
+@pytest.mark.parametrize("policy", sorted(EVICTION_POLICIES))
+def test_queue_puts_retention_before_the_policy(policy: str) -> None:
+    queue: EvictionQueue[Piece] = EvictionQueue(make_eviction_policy(policy), max_pieces=8)
+    kept, plain, low = Piece(0), Piece(1), Piece(9)
+    low.usage = Usage(created=9, last_access=9, num_hits=9, priority=9, retention=34)
+    for piece in (kept, plain, low):
+        queue.push(piece)
+    kept.usage.retain(36)
+    kept.usage.retain(20)
+    assert [queue.pop() for _ in range(4)] == [low, plain, kept, None]
 
 
 def test_queue_forgets_dropped_pieces() -> None:
