@@ -1,8 +1,7 @@
 """PrefixWaits: who had better wait a step, because a running sequence is just computing more of its prefix.
 
-See docs/adr/0002. It is worth it for the whole block that is next; and for less than a block where the request says
-that siblings share so much. It is never a deadlock: only running sequences have tables, and a running one advances or
-is preempted.
+See docs/adr/0002. It is worth it for as many tokens as a block has; and for fewer where the request says that siblings
+share so much. It is never a deadlock: only running sequences have tables, and a running one advances or is preempted.
 """
 
 from __future__ import annotations
@@ -29,15 +28,14 @@ class PrefixWaits:
         self._others: set[Hashable] = set()
         tables = [sequence.block_table for sequence in running]
         for table in tables:
-            if table is not None and len(table.token_ids) - table.num_committed_tokens >= cache.block_size:
+            if table is not None:
                 self._add(table)
 
     def add(self, sequence: Sequence) -> None:
         """A sequence has begun to run: whoever waits for its next whole block waits for it now."""
         table = sequence.block_table
         assert table is not None
-        if len(table.token_ids) - table.num_committed_tokens >= self._cache.block_size:
-            self._add(table)
+        self._add(table)
 
     def is_known(self, sequence: Sequence, watch: PrefixWatch) -> bool:
         """Whether it is found to wait without a match of its own."""
@@ -60,15 +58,18 @@ class PrefixWaits:
             num_pending_tokens = max(num_pending_tokens, cached.num_pending_tokens)
         if num_pending_tokens == 0:
             return False
-        is_whole_block = usable.num_tail_tokens + num_pending_tokens >= self._cache.block_size
         shared_prefix_len = min(sequence.request.shared_prefix_len, sequence.num_tokens - 1)
-        if not is_whole_block and not (usable.num_tokens < shared_prefix_len <= usable.num_tokens + num_pending_tokens):
+        is_shared = usable.num_tokens < shared_prefix_len <= usable.num_tokens + num_pending_tokens
+        if num_pending_tokens < self._cache.block_size and not is_shared:
             return False
         if watch is not None:
             self._others.add(self._place(sequence, watch))
         return True
 
     def _add(self, table: BlockTable) -> None:
+        """Of those that want its next whole block, each is taken to want all that the table goes on with."""
+        if len(table.token_ids) - table.num_computed_tokens < self._cache.block_size:
+            return
         start = table.num_committed_tokens
         key = tuple(table.token_ids[start : start + self._cache.block_size])
         self._waiting.update(self._cache.tree.watches.parked_at(table.node, start, key))

@@ -12,7 +12,7 @@ OPTIONS = [
     {"schedule_policy": "priority", "num_blocks": 16, "max_num_batched_tokens": 9, "max_num_seqs": 9, "block_size": 4},
     {"schedule_policy": "lpm", "num_blocks": 14, "long_prefill_token_threshold": 5, "schedule_conservativeness": 0.0},
     {"schedule_policy": "lpm", "num_blocks": 12, "enable_prefix_caching": False, "schedule_conservativeness": 0.0},
-    {"schedule_policy": "lpm", "num_blocks": 12, "max_num_batched_tokens": 24, "overlap_schedule": True},
+    {"schedule_policy": "lpm", "num_blocks": 10, "overlap_schedule": True, "schedule_conservativeness": 0.0},
 ]
 
 
