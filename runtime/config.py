@@ -60,11 +60,9 @@ def default_compiler() -> str | None:
 
 def default_num_threads() -> int:
     """RAMET_NUM_THREADS, or the cores this process may use."""
-    return _env_int("RAMET_NUM_THREADS") or num_cores()
-
-
-def num_cores() -> int:
-    """The cores this process may use."""
+    value = _env_int("RAMET_NUM_THREADS")
+    if value is not None:
+        return value
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -114,7 +112,7 @@ class EngineConfig:
             step only (TensorRT-LLM's max-utilisation).
         schedule_conservativeness: scales the expected number of new tokens; higher preempts less.
         overlap_schedule: let the host work of one step run while the next one is computed; None does so where it pays:
-            where the kernels leave it a core.
+            on a device that computes by itself, and not on a CPU.
         captured_batch_sizes: decoding batches are padded up to the next of these sizes; empty pads nothing.
         enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
         eviction_policy: which unlocked blocks go first (see radix/eviction).

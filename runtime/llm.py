@@ -15,8 +15,9 @@ from typing import Any, Unpack
 import torch
 from tqdm import tqdm
 
+from ..kernels.dispatch import check_device
 from ..sampling_params import SamplingParams
-from .config import EngineConfig, default_kernels, default_model, default_num_threads, num_cores
+from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
 from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
@@ -70,10 +71,10 @@ class LLM:
         self.config = _engine_config(engine_options)
         self.model_name = default_model() if model is None else model
         self.num_threads = _checked_num_threads(num_threads)
-        if self.config.overlap_schedule is None:
-            self.config = dataclasses.replace(self.config, overlap_schedule=self.num_threads < num_cores())
         torch.set_num_threads(self.num_threads)
         candidates = runner_candidates(default_kernels() if kernels is None else kernels, device)
+        if self.config.overlap_schedule is None:
+            self.config = dataclasses.replace(self.config, overlap_schedule=check_device(device).type != "cpu")
         checkpoint = resolve_model(self.model_name)
         self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
         with _ProgressBar("Loading weights", show_progress) as progress:
