@@ -60,6 +60,8 @@ def compute(figures: list[Figure], args: argparse.Namespace, terminal: Terminal)
     from ..figures.report import as_text, machine
 
     terminal.line(terminal.dim(f"on {machine()}"))
+    if args.quick:
+        terminal.line(terminal.bad("small versions that only show that it works: the numbers mean little"))
     results = []
     with FigureContext("quick" if args.quick else "full") as context:
         for figure in figures:

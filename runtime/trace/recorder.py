@@ -60,8 +60,11 @@ class TraceRecorder:
         phase_seconds: Mapping[str, float] | None = None,
         max_num_steps: int | None = None,
     ) -> None:
-        if max_num_steps is not None and max_num_steps < 1:
-            raise InvalidConfigError(f"max_num_steps={max_num_steps} is not allowed: keep at least 1, or None for all")
+        if max_num_steps is not None and (not isinstance(max_num_steps, int) or max_num_steps < 1):
+            raise InvalidConfigError(
+                f"max_num_steps={max_num_steps!r} is not allowed: keep at least 1, or None for all; save_timeline and "
+                "save_jsonl take the name of a file"
+            )
         self.metadata = TraceMetadata(
             model=model,
             options=json.loads(json.dumps(asdict(config))),  # as they are read back from a file

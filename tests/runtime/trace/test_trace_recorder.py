@@ -218,6 +218,8 @@ def test_only_the_last_steps_are_kept_if_so_asked_and_time_counts_from_the_start
         if len(bench.recorder.trace) == 1:
             assert bench.recorder.trace[0].phase_seconds == {"forward": 0.25, "commit": 0.0}
     assert [step.step_idx for step in bench.recorder.trace] == [1, 2]
+    with pytest.raises(InvalidConfigError, match=r"max_num_steps='steps\.svg' is not allowed"):
+        TraceRecorder("model", EngineConfig(), max_num_steps="steps.svg")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match="max_num_steps=0 is not allowed"):
         Bench(max_num_steps=0)
 
