@@ -181,7 +181,8 @@ class LLM:
 
     @contextmanager
     def trace(self, max_num_steps: int | None = None) -> Iterator[TraceRecorder]:
-        """Write down what the scheduler does inside the block, for every request of this LLM.
+        """Write down what the scheduler does inside the block, for every request of this LLM. One trace is written at a
+        time: a second one ends the first.
 
             with llm.trace() as recorder:
                 llm.generate(prompts)

@@ -46,9 +46,8 @@ def execute(args: argparse.Namespace) -> int:
         backend = RecordingBackend(lambda: open_traced(args, trace, stack))
         with exit_on_interrupt(lambda: backend.is_opening):
             status = run_program(path, args.args, backend)
-        line = None if trace is None else trace.save()
-        if line is not None:
-            print(f"ramet: {line}", file=sys.stderr)
+        if trace is not None:
+            print(f"ramet: {trace.save()}", file=sys.stderr)
         if not args.no_report:  # before the backend is closed: that ends what the program did not wait for
             print_report(backend, Terminal(sys.stderr), is_long=args.report)
     return status

@@ -36,14 +36,14 @@ class TraceFile:
         """Record from now on, until `stack` is closed."""
         self._recorder = stack.enter_context(llm.trace())
 
-    def save(self) -> str | None:
-        """Write what was recorded. Returns a line to show, or None if no model was ever used.
+    def save(self) -> str:
+        """Write what was recorded, if the program ever called the default backend. Returns a line to show.
 
         Raises:
             OSError: the file cannot be written.
         """
         if self._recorder is None:
-            return None
+            return "no call reached the default backend, so no trace was written (a program's own LLM has llm.trace())"
         trace = self._recorder.trace
         if self.path.suffix.lower() == ".jsonl":
             trace.save_jsonl(self.path)

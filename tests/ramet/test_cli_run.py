@@ -279,3 +279,14 @@ def test_a_trace_that_cannot_be_written_is_refused_at_once(
     captured = capfd.readouterr()
     assert message in captured.err
     assert "ran" not in captured.out
+
+
+def test_a_program_without_a_call_has_no_trace_and_is_told_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program, trace = write_program(tmp_path, "print('ran')"), tmp_path / "steps.svg"
+    assert cli.main(["run", "--trace", str(trace), str(program)]) == 0
+    captured = capfd.readouterr()
+    assert captured.out == "ran\n"
+    assert "no call reached the default backend" in captured.err
+    assert not trace.exists()
