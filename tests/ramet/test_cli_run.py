@@ -267,7 +267,7 @@ def test_a_trace_of_the_run_is_written(tmp_path: Path, capfd: pytest.CaptureFixt
     if suffix == ".jsonl":
         recorded = Trace.load_jsonl(trace)
         assert recorded.metadata.model == "smollm2"
-        assert sum(step.num_tokens for step in recorded) > 10
+        assert sum(step.num_tokens for step in recorded) >= 3  # the prompt; how much is generated is drawn
 
 
 @pytest.mark.parametrize(("name", "message"), [("steps.png", "must end in"), ("no/such/steps.svg", "does not exist")])
