@@ -126,7 +126,8 @@ class Engine:
 
     def abort_request(self, request_id: str) -> None:
         """Cancel a request; the next step frees what it holds. Unknown or finished ids are ignored."""
-        self._aborted_ids.append(request_id)
+        if request_id in self._requests or request_id in self._new_requests:
+            self._aborted_ids.append(request_id)
 
     def step(self) -> list[OutputChunk]:
         """One iteration over all that is running and waiting.
@@ -251,9 +252,9 @@ class Engine:
         chunks: list[OutputChunk] = []
         # A fork that does not run in this step still needs the copy that was to be made before it.
         sequences = [*(part.sequence for part in batch.scheduled), *batch.forked]
-        for request_id in dict.fromkeys(sequence.request.request_id for sequence in sequences):
+        for request_id, request in {sequence.request.request_id: sequence.request for sequence in sequences}.items():
             state = self._requests.get(request_id)
-            if state is None:  # it ended while the step was in flight
+            if state is None or state.request is not request:  # it ended while the step was in flight
                 continue
             self.metrics.num_failed += 1
             error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")

@@ -313,3 +313,12 @@ def test_the_native_sampler_gives_the_same_outputs(make_engine, request_of, run,
         assert [entry and list(entry) for entry in native[name].prompt_logprobs] == [
             entry and list(entry) for entry in output.prompt_logprobs
         ]
+
+
+def test_an_abort_of_a_finished_request_does_not_reach_the_next_one_of_its_name(make_engine, request_of, run):
+    engine = make_engine()
+    engine.add_request(request_of("a", [1, 2, 3]))
+    run(engine)
+    engine.abort_request("a")
+    engine.add_request(request_of("a", [1, 2, 3]))
+    assert run(engine)["a"].error is None
