@@ -228,6 +228,11 @@ class SamplingParams:
         return 1 if self.use_beam_search else self.best_of or self.n
 
     @property
+    def is_best_of(self) -> bool:
+        """More samples are started than returned, so they must be compared."""
+        return self.num_sequences > self.n
+
+    @property
     def beam_width(self) -> int:
         """How many beams a beam search keeps: best_of, or n."""
         return self.best_of or self.n

@@ -94,7 +94,6 @@ class OutputProcessor:
         output = None
         if sequence.finish_reason is not None:
             text += sequence.detokenizer.finish()
-            self._scheduler.remove(sequence)
             state.num_open -= 1
             if state.num_open == 0 and state.is_ranked:
                 return self._finish_ranked(state, now)
@@ -122,6 +121,7 @@ class OutputProcessor:
         if sequence.detokenizer.stop_string is not None:
             sequence.finish_reason = FinishReason.STOP
             sequence.stop_reason = sequence.detokenizer.stop_string
+            self._scheduler.remove(sequence)
         return text
 
     def _take_logprobs(self, sequence: Sequence, sampled: SampledToken) -> TokenLogprobs | None:

@@ -34,7 +34,7 @@ class RequestState:
     def is_ranked(self) -> bool:
         """Which outputs are reported, and in what order, is known only when all have ended."""
         params = self.request.sampling_params
-        return self.beam_search is not None or params.num_sequences > params.n
+        return params.use_beam_search or params.is_best_of
 
     def output(self, completions: list[CompletionOutput]) -> RequestOutput:
         """What is known so far, with these outputs."""

@@ -80,7 +80,7 @@ class Sequence:
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         params = request.sampling_params
-        self.is_scored = params.logprobs is not None or params.num_sequences > params.n
+        self.is_scored = params.logprobs is not None or params.is_best_of
         row_params = params.replace(logprobs=0) if self.is_scored and params.logprobs is None else params
         self.sampling_row = SamplingRow(row_params, seed, sample_idx, self.token_ids, self.num_prompt_tokens)
         self.is_beam = request.sampling_params.use_beam_search

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from .batch import Batch
@@ -46,19 +45,13 @@ class StepLauncher:
 
     def launch(self, batch: Batch, recorder: TraceRecorder | None = None) -> InFlightStep:
         """Prepare the step here, and run it. After this the batch's sequences may change."""
-        with torch.inference_mode():
-            step = self._runner.prepare(batch)
+        step = self._runner.prepare(batch)
         if self._pool is None:
-            return InFlightStep(batch, lambda: _run(step), recorder)
-        future: Future[Tensor] = self._pool.submit(_run, step)
+            return InFlightStep(batch, step, recorder)
+        future: Future[Tensor] = self._pool.submit(step)
         return InFlightStep(batch, future.result, recorder)
 
     def close(self) -> None:
         """Wait for the step in flight and stop the thread. Idempotent."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
-
-
-@torch.inference_mode()
-def _run(step: Callable[[], Tensor]) -> Tensor:
-    return step()
