@@ -147,7 +147,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None:
                 self._check_positive(name, value)
-        if self.long_prefill_token_threshold < 0:
+        for name in ("enable_chunked_prefill", "enable_prefix_caching", "check_invariants"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidConfigError(f"{name}={getattr(self, name)!r} must be True or False")
+        threshold = self.long_prefill_token_threshold
+        if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise InvalidConfigError(
                 f"long_prefill_token_threshold={self.long_prefill_token_threshold} must be 0 (off) or more"
             )
@@ -158,11 +162,12 @@ class EngineConfig:
             )
         self._check_name("batching", self.batching, BATCHING)
         self._check_name("reserve", self.reserve, RESERVE)
-        if not 0.0 <= self.schedule_conservativeness <= 100.0:
+        share = self.schedule_conservativeness
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 100.0:
             raise InvalidConfigError(
                 f"schedule_conservativeness={self.schedule_conservativeness!r} must lie in [0, 100]"
             )
-        if self.overlap_schedule not in (True, False, None):
+        if self.overlap_schedule is not None and not isinstance(self.overlap_schedule, bool):
             raise InvalidConfigError(
                 f"overlap_schedule={self.overlap_schedule!r} must be True, False or None (automatic)"
             )

@@ -97,6 +97,7 @@ class Engine:
             max_model_len=max_model_len,
             num_slots=runner.num_blocks * runner.block_size,
             block_size=runner.block_size,
+            is_sharing=config.enable_prefix_caching,
             max_num_seqs=min(config.max_num_seqs, config.max_num_batched_tokens, config.max_num_logit_rows),
             max_num_batched_tokens=None if config.enable_chunked_prefill else config.max_num_batched_tokens,
         )
@@ -297,9 +298,9 @@ class Engine:
         """Give a beam its likeliest next tokens, of logits [1, vocab]. Returns an error if they are none."""
         search = self._requests[beam.request.request_id].beam_search
         assert search is not None
-        peak = float(logits.max())
-        if not math.isfinite(peak):
-            return SampledToken(-1, error=not_finite(peak))
+        error = _error_of(logits)
+        if error is not None:
+            return error
         (listing,) = self.sampler.logprobs(logits, [0], min(search.num_candidates, logits.shape[1]))
         ranked = sorted(listing.items(), key=lambda item: item[1].rank)
         beam.beam_candidates = [(token_id, entry.logprob) for token_id, entry in ranked[: search.num_candidates]]
@@ -322,9 +323,16 @@ class Engine:
                 self.metrics.num_wasted_tokens += part.num_new_tokens
                 continue
             state = self._requests[sequence.request.request_id]
+            rows = logits[first_row:row]
+            if sequence.prompt_logprobs is not None and sampled is None:
+                sampled = _error_of(rows)
+            if sampled is not None and sampled.error is not None:  # nothing of it is cached or noted for others
+                self.scheduler.remove(sequence)
+                accepted.append(AcceptedToken(sequence, state, sampled))
+                continue
             self._accept_computed(part, state)
             if sequence.prompt_logprobs is not None:
-                prompt_logprobs.record(part, logits[first_row:row], self.cache, self.sampler)
+                prompt_logprobs.record(part, rows, self.cache, self.sampler)
             if sampled is not None:
                 self._accept_token(sequence, sampled)
                 accepted.append(AcceptedToken(sequence, state, sampled))
@@ -349,9 +357,6 @@ class Engine:
                 self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
 
     def _accept_token(self, sequence: Sequence, sampled: SampledToken) -> None:
-        if sampled.error is not None:
-            self.scheduler.remove(sequence)
-            return
         sequence.token_ids.append(sampled.token_id)
         self.metrics.num_generated_tokens += 1
         if sampled.token_id in sequence.stop_token_ids:
@@ -369,3 +374,11 @@ class Engine:
             state.metrics.first_token_time = time.monotonic()
         self.metrics.num_generated_tokens += len(state.sequences)
         return [AcceptedToken(state.sequences[0], state, None)] if is_over else []
+
+
+def _error_of(logits: Tensor) -> SampledToken | None:
+    """An error if a row of logits [rows, vocab] has NaN or +inf, or nothing but -inf."""
+    for peak in logits.amax(-1).tolist():
+        if not math.isfinite(peak):
+            return SampledToken(-1, error=not_finite(peak))
+    return None

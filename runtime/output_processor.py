@@ -75,9 +75,13 @@ class OutputProcessor:
                 sequence.finish_reason, sequence.error = reason, error
         state.num_open = 0
         completions = [self._completion(sequence) for sequence in state.sequences]
+        if state.is_ranked:  # as many as were asked for, in no order: they were never compared
+            completions = [
+                replace(each, index=idx) for idx, each in enumerate(completions[: state.request.sampling_params.n])
+            ]
         output = self._finish(state, completions, time.monotonic())
-        last = state.sequences[-1]
-        return [OutputChunk(state.request.request_id, last.sample_idx, "", (), finish_reason=reason, output=output)]
+        last = completions[-1].index
+        return [OutputChunk(state.request.request_id, last, "", (), finish_reason=reason, output=output)]
 
     def _fail(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
         request_id = sequence.request.request_id

@@ -20,6 +20,8 @@ class RequestLimits:
         max_model_len: longest context, prompt and output together.
         num_slots: token slots in the whole pool.
         block_size: token slots in a block of it.
+        is_sharing: sequences share cached blocks. Without it, beams that lost theirs each compute the prompt for
+            themselves.
         max_num_seqs: most sequences that can run at once.
         max_num_batched_tokens: longest prompt where prompts are not chunked, None where they are.
     """
@@ -28,6 +30,7 @@ class RequestLimits:
     max_model_len: int
     num_slots: int
     block_size: int
+    is_sharing: bool
     max_num_seqs: int
     max_num_batched_tokens: int | None = None
 
@@ -46,10 +49,10 @@ class RequestLimits:
         return self.max_context_len - prompt_len
 
     def max_beam_tokens(self, prompt_len: int, beam_width: int) -> int:
-        """Most tokens that beams which share only the prompt's full blocks can generate in the whole pool."""
-        num_shared_blocks, num_tail_tokens = divmod(prompt_len, self.block_size)
+        """Most tokens that beams which share no more than the prompt's full blocks can generate in the whole pool."""
+        num_shared_blocks = prompt_len // self.block_size if self.is_sharing else 0
         num_blocks = self.num_slots // self.block_size - num_shared_blocks
-        return num_blocks // beam_width * self.block_size - num_tail_tokens
+        return num_blocks // beam_width * self.block_size - (prompt_len - num_shared_blocks * self.block_size)
 
 
 def check_request(request: Request, limits: RequestLimits) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
@@ -322,3 +323,18 @@ def test_an_abort_of_a_finished_request_does_not_reach_the_next_one_of_its_name(
     engine.abort_request("a")
     engine.add_request(request_of("a", [1, 2, 3]))
     assert run(engine)["a"].error is None
+
+
+@pytest.mark.parametrize("chunk", [512, 16])
+def test_what_is_not_finite_reaches_no_later_request(make_engine, request_of, run, chunk):
+    engine = make_engine(max_num_batched_tokens=chunk)
+    engine.runner.nan_for = {"bad"}
+    engine.add_request(request_of("bad", tokens(1, 40), prompt_logprobs=1))
+    assert "not finite" in str(run(engine)["bad"].error)
+    assert engine.cache.num_tree_blocks == 0
+    engine.add_request(request_of("good", tokens(1, 40), prompt_logprobs=1, max_tokens=3))
+    (output,) = run(engine).values()
+    assert output.error is None
+    assert output.num_cached_tokens == 0
+    noted = [entry.logprob for listing in output.prompt_logprobs[1:] for entry in listing.values()]
+    assert all(math.isfinite(logprob) for logprob in noted)

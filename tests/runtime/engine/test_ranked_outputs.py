@@ -95,7 +95,7 @@ def undisturbed(make_engine, request_of, run):
 
 OPTIONS = [
     {"num_blocks": 14, "schedule_conservativeness": 0.0},
-    {"num_blocks": 14, "schedule_conservativeness": 0.0, "enable_prefix_caching": False},
+    {"num_blocks": 16, "schedule_conservativeness": 0.0, "enable_prefix_caching": False},
     {"num_blocks": 14, "overlap_schedule": True, "max_num_batched_tokens": 16},
     {"num_blocks": 60, "max_num_seqs": 4},
     {"num_blocks": 20, "max_num_batched_tokens": 7, "schedule_policy": "priority"},
@@ -146,6 +146,35 @@ def test_an_aborted_search_gives_everything_back(make_engine, request_of, num_st
     assert isinstance(chunk.output.error, RequestAbortedError)
     assert not engine.has_work
     assert engine.cache.num_private_blocks == 0
+
+
+@pytest.mark.parametrize("budget", [20, 64])
+def test_beams_that_cannot_share_end_however_often_they_are_preempted(make_engine, request_of, run, budget):
+    """Each computes the whole prompt again: a pool that holds them all must do, and nobody behind them starves."""
+    options = {"enable_prefix_caching": False, "reserve": "none", "max_num_batched_tokens": budget}
+    engine = make_engine(num_blocks=12, **options)
+    engine.add_request(request_of("plain", [1] * 70, max_tokens=100, ignore_eos=True))
+    engine.add_request(
+        request_of("beams", list(range(64)), best_of=2, use_beam_search=True, max_tokens=30, ignore_eos=True)
+    )
+    for _ in range(60):
+        engine.step()
+    engine.add_request(request_of("late", [5] * 10))
+    outputs = run(engine, max_steps=2_000)
+    assert engine.metrics.num_preemptions > 0
+    assert all(output.error is None for output in outputs.values())
+
+
+@pytest.mark.parametrize("fields", [{"use_beam_search": True}, {"temperature": 1.0}], ids=str)
+def test_a_ranked_request_that_is_aborted_has_as_many_outputs_as_asked_for(make_engine, request_of, fields):
+    engine = make_engine(num_blocks=60)
+    engine.add_request(request_of("a", tokens(1, 20), n=2, best_of=4, max_tokens=30, ignore_eos=True, **fields))
+    for _ in range(3):
+        engine.step()
+    engine.abort_request("a")
+    (chunk,) = engine.step()
+    assert [output.index for output in chunk.output.outputs] == [0, 1]
+    assert chunk.index == 1
 
 
 def test_best_of_reports_the_likeliest_samples(make_engine, request_of, run):
@@ -202,6 +231,7 @@ def test_a_search_over_logits_that_are_not_numbers_fails_alone(make_engine, requ
     [
         ({"max_num_seqs": 3}, {}, "width 4 needs as many sequences"),
         ({"num_blocks": 10}, {"max_tokens": 60}, "can never fit in the KV cache of 160 tokens"),
+        ({"num_blocks": 15, "enable_prefix_caching": False}, {"max_tokens": 30}, "4 beams of up to 30 tokens behind"),
     ],
 )
 def test_a_search_that_can_never_run_is_refused(make_engine, request_of, options, fields, message):
