@@ -12,6 +12,17 @@ from dataclasses import dataclass, field
 from dataclasses import replace as _replace
 from typing import Any, Literal
 
+from .grammar_spec import (
+    MAX_SOURCE_CHARS,
+    GrammarSpec,
+    InvalidGrammarSpecError,
+    JsonModel,
+    JsonWhitespace,
+    OnIncomplete,
+    choices_tuple,
+    schema_text,
+)
+
 MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 32
 MAX_LOGPROBS = 1024
@@ -31,6 +42,9 @@ _NOT_IN_BEAM_SEARCH: Mapping[str, tuple[object, ...]] = {
     "logprobs": (None,),
     "prompt_logprobs": (None,),
 }
+
+
+_CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices")
 
 
 class InvalidSamplingParamsError(ValueError):
@@ -107,6 +121,17 @@ class SamplingParams:
         length_penalty: above 0 favours long results of a beam search, below 0 short ones; in [-5, 5].
         early_stopping: when a beam search with beam_width complete results ends: True at once; False when no beam would
             beat the worst of them if it were complete now; "never" when no beam can beat it any more.
+        regex: the text must match this regular expression (Python's syntax) as by re.fullmatch.
+        json_schema: the text must be JSON that is valid against this schema (2020-12): a dict, JSON text, or a pydantic
+            model class. It is kept as JSON text.
+        ebnf: the text must belong to this grammar, in GBNF ("root ::= ...") or Lark ("start: ...") notation.
+        choices: the text must be one of these.
+        json_whitespace: between the parts of JSON: "fixed" puts one space after "," and ":", "compact" none, "flexible"
+            leaves it to the model, up to a bound.
+        on_incomplete: what a constrained text that max_tokens cuts off becomes. "return" hands it back with complete
+            False, "raise" fails the request, "close" steers it so that it ends within max_tokens. The last two refuse
+            a max_tokens that no text of the grammar fits in.
+        grammar_backend: "llguidance" (None) or "outlines" enforces the constraint.
 
     Raises:
         InvalidSamplingParamsError: a value is out of range, or values contradict each other.
@@ -135,6 +160,13 @@ class SamplingParams:
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    regex: str | None = None
+    json_schema: Mapping[str, Any] | bool | str | type[JsonModel] | None = None
+    ebnf: str | None = None
+    choices: Iterable[str] | None = None
+    json_whitespace: JsonWhitespace = "fixed"
+    on_incomplete: OnIncomplete = "return"
+    grammar_backend: str | None = None
 
     def __post_init__(self) -> None:
         self._check_sampling()
@@ -144,6 +176,7 @@ class SamplingParams:
         self._check_logit_bias()
         self._check_best_of()
         self._check_beam_search()
+        self._check_constraint()
 
     def _check_sampling(self) -> None:
         _check_int("n", self.n, 1, MAX_SAMPLES)
@@ -217,6 +250,60 @@ class SamplingParams:
         for name, neutral in _NOT_IN_BEAM_SEARCH.items():
             if getattr(self, name) not in neutral:
                 _fail(name, getattr(self, name), f"use_beam_search=True does not support it, leave it at {neutral[0]}")
+
+    def _check_constraint(self) -> None:
+        given = [name for name in _CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            _fail(given[1], getattr(self, given[1]), f"{given[0]} is given too, and a text has one constraint")
+        try:
+            if self.choices is not None:
+                object.__setattr__(self, "choices", choices_tuple(self.choices))
+            if self.json_schema is not None:
+                object.__setattr__(self, "json_schema", schema_text(self.json_schema))
+        except InvalidGrammarSpecError as error:
+            raise InvalidSamplingParamsError(str(error)) from error
+        for name in ("regex", "ebnf"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                _fail(name, value, "it must be a non-empty string")
+        if self.json_whitespace not in ("fixed", "compact", "flexible"):
+            _fail("json_whitespace", self.json_whitespace, "it must be 'fixed', 'compact' or 'flexible'")
+        if self.on_incomplete not in ("return", "raise", "close"):
+            _fail("on_incomplete", self.on_incomplete, "it must be 'return', 'raise' or 'close'")
+        if self.grammar_backend is not None and not isinstance(self.grammar_backend, str):
+            _fail("grammar_backend", self.grammar_backend, "it must be the name of a backend, or None")
+        self._check_constraint_options(has_constraint=bool(given))
+        spec = self.grammar_spec
+        if spec is not None and spec.num_source_chars > MAX_SOURCE_CHARS:
+            _fail(given[0], f"{spec.num_source_chars} characters", f"it must have at most {MAX_SOURCE_CHARS}")
+
+    def _check_constraint_options(self, *, has_constraint: bool) -> None:
+        if not has_constraint:
+            for name, default in (("on_incomplete", "return"), ("json_whitespace", "fixed"), ("grammar_backend", None)):
+                if getattr(self, name) != default:
+                    _fail(name, getattr(self, name), f"nothing is constrained, so it must be {default!r}")
+        if self.json_whitespace != "fixed" and self.json_schema is None:
+            _fail("json_whitespace", self.json_whitespace, "without json_schema it must be 'fixed'")
+        if self.on_incomplete == "close" and self.stop_strings:
+            _fail("on_incomplete", "close", "a stop string could cut the text short of its end; leave out one of them")
+        if self.on_incomplete == "close" and self.use_beam_search:
+            _fail("on_incomplete", "close", "use_beam_search=True does not support it")
+
+    @property
+    def grammar_spec(self) -> GrammarSpec | None:
+        """The constraint on the text, None if it is free."""
+        whitespace, backend = self.json_whitespace, self.grammar_backend
+        if self.regex is not None:
+            return GrammarSpec("regex", self.regex, backend=backend)
+        if self.json_schema is not None:
+            assert isinstance(self.json_schema, str)
+            return GrammarSpec("json_schema", self.json_schema, whitespace, backend)
+        if self.ebnf is not None:
+            return GrammarSpec("ebnf", self.ebnf, backend=backend)
+        if self.choices is not None:
+            assert isinstance(self.choices, tuple)
+            return GrammarSpec("choices", self.choices, backend=backend)
+        return None
 
     @property
     def is_greedy(self) -> bool:

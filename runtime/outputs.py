@@ -38,6 +38,8 @@ class CompletionOutput:
         stop_reason: the stop string or stop token id that ended it, None for end of sequence.
         num_text_tokens: leading tokens that lie wholly inside `text`.
         leftover_text: the end of `text` that comes from a token cut by a stop string.
+        complete: of a constrained text: it satisfies the constraint. False for one that was cut off, which is then the
+            beginning of a text that does. None without a constraint.
     """
 
     index: int
@@ -49,6 +51,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     num_text_tokens: int = 0
     leftover_text: str = ""
+    complete: bool | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class RequestOutput:
         num_cached_tokens: prompt tokens the first sample found in the cache.
         prompt_logprobs: one entry per prompt token if asked for; None for the first and for those not asked for.
         error: why it failed, None otherwise.
+        num_healed_tokens: tokens taken off the end of the prompt, whose text the generated tokens begin with (see
+            Request.num_healable_tokens); `prompt_token_ids` is without them, and so is every `text`.
     """
 
     request_id: str
@@ -91,6 +96,7 @@ class RequestOutput:
     metrics: RequestMetrics
     num_cached_tokens: int
     error: Exception | None = None
+    num_healed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
+from .grammar.interface import Grammar
 
 
 class RequestFields(TypedDict, total=False):
@@ -20,6 +21,7 @@ class RequestFields(TypedDict, total=False):
     prompt_logprobs_start: int
     routing_key: str | None
     retention: tuple[RetentionRange, ...]
+    num_healable_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,10 @@ class Request:
         prompt_logprobs_start: first position whose prompt logprob is wanted; earlier ones are reported as None.
         routing_key: requests with the key that most running ones have come first under the `routing-key` policy.
         retention: parts of the context that the cache should keep longer, or give up earlier, than others.
+        num_healable_tokens: this many tokens at the end of the prompt spell literal text that a constrained generation
+            may begin again, so that one of its tokens can span the boundary. 0 keeps the prompt as it is.
+        grammar: the compiled constraint of sampling_params; whoever submits the request to an engine need not set it.
+        healed_text: what was taken off the end of the prompt and is part of the grammar instead.
     """
 
     request_id: str
@@ -51,3 +57,6 @@ class Request:
     prompt_logprobs_start: int = 0
     routing_key: str | None = None
     retention: tuple[RetentionRange, ...] = ()
+    num_healable_tokens: int = 0
+    grammar: Grammar | None = field(default=None, compare=False, repr=False)
+    healed_text: str = ""
