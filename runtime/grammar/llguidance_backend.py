@@ -29,6 +29,7 @@ class LlguidanceBackend:
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
+        self._spellable = vocabulary.spellable_chars
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Vocabulary(vocabulary)),
             n_vocab=vocabulary.vocab_size,
@@ -38,7 +39,7 @@ class LlguidanceBackend:
 
     def compile(self, spec: GrammarSpec) -> LlguidanceGrammar:
         """See `GrammarBackend.compile`."""
-        source = llguidance_source(spec)
+        source = llguidance_source(spec, self._spellable)
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if matcher.is_error():
             raise GrammarError(f"{spec.kind} cannot be enforced: {_first_line(matcher.get_error())}")
@@ -93,7 +94,11 @@ class LlguidanceState:
             words.fill(0)
 
     def forced_tokens(self) -> list[int]:
-        return [] if self._matcher.is_accepting() else self._matcher.compute_ff_tokens()
+        if self._matcher.is_accepting():
+            return []
+        tokens = self._matcher.compute_ff_tokens()
+        # Text that the vocabulary cannot spell has no tokens: what is left of it would be something else.
+        return tokens[: self._matcher.validate_tokens(tokens)] if tokens else []
 
     @property
     def is_accepting(self) -> bool:

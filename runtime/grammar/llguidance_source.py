@@ -10,34 +10,31 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from ...grammar_spec import GrammarSpec
 from .errors import GrammarError
+from .regex.char_sets import CharSet
+from .regex.emit import rust_text
+from .regex.spec_regex import spec_regex
 
 _GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 _LARK_START = re.compile(r"^\??start\b(?=[^:\n]*:)", re.MULTILINE)
 
 
-def llguidance_source(spec: GrammarSpec) -> str:
+def llguidance_source(spec: GrammarSpec, spellable: CharSet) -> str:
     """The grammar in llguidance's own form.
+
+    Args:
+        spellable: the characters that the vocabulary can spell.
 
     Raises:
         GrammarError: it cannot be written so.
     """
-    if spec.kind == "regex":
-        assert isinstance(spec.source, str)
-        return LLMatcher.grammar_from_regex(re.escape(spec.prefix) + f"(?:{spec.source})")
-    if spec.kind == "choices":
-        return _choices(spec)
+    if spec.kind in ("regex", "choices"):
+        return LLMatcher.grammar_from_regex(rust_text(spec_regex(spec, spellable)))
     assert isinstance(spec.source, str)
     if spec.kind == "json_schema":
         return LLMatcher.grammar_from_json_schema(
             spec.source, overrides={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
         )
     return _ebnf(spec.source, spec.prefix)
-
-
-def _choices(spec: GrammarSpec) -> str:
-    """A trie would do no better: alternatives of literals are merged by the lexer."""
-    alternatives = " | ".join(lark_string(spec.prefix + choice) for choice in spec.source)
-    return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {alternatives}\n")
 
 
 def _ebnf(source: str, prefix: str) -> str:

@@ -11,6 +11,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .regex.char_sets import CharSet
+from .spellable import spellable_chars
+
 
 class TextTokenizer(Protocol):
     """What grammars need of a tokenizer."""
@@ -50,6 +53,11 @@ class GrammarVocabulary:
         return token_words(
             [token_id for token_id, spelling in enumerate(self.token_bytes) if spelling], self.vocab_size
         )
+
+    @cached_property
+    def spellable_chars(self) -> CharSet:
+        """The characters that its tokens can spell."""
+        return spellable_chars(self.token_bytes)
 
     def can_extend(self, spelling: bytes) -> bool:
         """Whether some token spells this and more."""
