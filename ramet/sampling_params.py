@@ -316,6 +316,11 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def cuts_distribution(self) -> bool:
+        """Some tokens are left out because of how likely the others are."""
+        return not self.is_greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
+
+    @property
     def num_sequences(self) -> int:
         """How many sequences a request starts. A beam search starts one, which forks."""
         return 1 if self.use_beam_search else self.best_of or self.n

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,28 @@ from .sampler import SampledToken, Sampler, SamplingRow, allowed_mask, not_finit
 from .sequence import Sequence
 
 DEAD_END = "its constraint is at a dead end: the text is not complete, and no token of this vocabulary may come next"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A sequence that is to get a token: its place in the batch and its row of logits."""
+
+    idx: int
+    row: int
+    sequence: Sequence
+
+    @property
+    def is_free(self) -> bool:
+        return self.sequence.constraint is None
+
+    @property
+    def may_stop(self) -> bool:
+        return self.sequence.num_output_tokens >= self.sequence.request.sampling_params.min_tokens
+
+    @property
+    def can_go_without_mask(self) -> bool:
+        params, constraint = self.sequence.request.sampling_params, self.sequence.constraint
+        return constraint is not None and constraint.can_ask_by_token and not params.cuts_distribution
 
 
 class StepSampling:
@@ -37,7 +59,7 @@ class StepSampling:
             logits: fp32 [R, vocab], the rows that the batch asks for.
         """
         samples: list[SampledToken | None] = [None] * len(batch.scheduled)
-        wanted: list[tuple[int, int, SamplingRow]] = []  # index in the batch, row of logits
+        wanted: list[_Wanted] = []
         row = -1
         for idx, part in enumerate(batch.scheduled):
             row += part.num_logit_rows
@@ -47,19 +69,52 @@ class StepSampling:
             if sequence.is_beam:
                 samples[idx] = self._list_candidates(sequence, logits[row : row + 1])
                 continue
-            sampling_row = _sampling_row(sequence)
-            if sampling_row is None:
-                samples[idx] = SampledToken(-1, error=DEAD_END)
-            else:
-                wanted.append((idx, row, sampling_row))
-        if not wanted:
-            return samples
-        indices, logit_rows, rows = zip(*wanted, strict=True)
-        is_all = len(logit_rows) == logits.shape[0]
-        sampled = self._sampler.sample(logits if is_all else logits[list(logit_rows)], rows)
-        for idx, row, result in zip(indices, logit_rows, sampled, strict=True):
-            samples[idx] = self._steered(batch.scheduled[idx].sequence, result, logits[row : row + 1])
+            wanted.append(_Wanted(idx, row, sequence))
+        self._sample_optimistically(wanted, logits, samples)
+        left = [each for each in wanted if samples[each.idx] is None]
+        self._sample_masked(left, logits, samples)
         return samples
+
+    def _sample_optimistically(self, wanted: list[_Wanted], logits: Tensor, samples: list[SampledToken | None]) -> None:
+        """Fill in what can be had without a mask: a free sequence's token, and a constrained one's if it is allowed.
+
+        A race among all tokens that an allowed one wins is won by it among the allowed ones too, and most of what a
+        model proposes is allowed. (Not so if top-k, top-p or min-p cut the distribution first.)
+        """
+        tried = [each for each in wanted if each.is_free or each.can_go_without_mask]
+        for each, sampled in self._sample_rows(tried, [_unmasked_row(each) for each in tried], logits):
+            constraint = each.sequence.constraint
+            is_allowed = (
+                constraint is None
+                or sampled.error is not None
+                or constraint.allows(sampled.token_id, may_stop=each.may_stop)
+            )
+            if is_allowed:
+                samples[each.idx] = self._steered(each.sequence, sampled, logits[each.row : each.row + 1])
+
+    def _sample_masked(self, wanted: list[_Wanted], logits: Tensor, samples: list[SampledToken | None]) -> None:
+        """Fill in the tokens of constrained sequences, from the allowed ones."""
+        alive, rows = [], []
+        for each in wanted:
+            assert each.sequence.constraint is not None
+            allowed = each.sequence.constraint.allowed(may_stop=each.may_stop)
+            if allowed is None:
+                samples[each.idx] = SampledToken(-1, error=DEAD_END)
+            else:
+                alive.append(each)
+                rows.append(replace(each.sequence.sampling_row, allowed=allowed))
+        for each, sampled in self._sample_rows(alive, rows, logits):
+            samples[each.idx] = self._steered(each.sequence, sampled, logits[each.row : each.row + 1])
+
+    def _sample_rows(
+        self, wanted: list[_Wanted], rows: list[SamplingRow], logits: Tensor
+    ) -> Iterable[tuple[_Wanted, SampledToken]]:
+        if not wanted:
+            return ()
+        is_all = len(wanted) == logits.shape[0]
+        return zip(
+            wanted, self._sampler.sample(logits if is_all else logits[[each.row for each in wanted]], rows), strict=True
+        )
 
     def _steered(self, sequence: Sequence, sampled: SampledToken, logits: Tensor) -> SampledToken:
         """The token, or another one if the constrained text could not end in time after it."""
@@ -105,14 +160,11 @@ def error_of(logits: Tensor) -> SampledToken | None:
     return None
 
 
-def _sampling_row(sequence: Sequence) -> SamplingRow | None:
-    """What the sampler is told of a sequence; None if its grammar allows no token."""
-    row = sequence.sampling_row
-    may_stop = sequence.num_output_tokens >= row.params.min_tokens
-    if sequence.constraint is not None:
-        allowed = sequence.constraint.allowed(may_stop=may_stop)
-        return None if allowed is None else replace(row, allowed=allowed)
-    return row if may_stop else replace(row, banned_token_ids=sequence.stop_token_ids)
+def _unmasked_row(wanted: _Wanted) -> SamplingRow:
+    row = wanted.sequence.sampling_row
+    if wanted.may_stop or not wanted.is_free:
+        return row
+    return replace(row, banned_token_ids=wanted.sequence.stop_token_ids)
 
 
 def _masked(logits: Tensor, allowed: Tensor) -> Tensor:

@@ -93,6 +93,20 @@ class ConstrainedText:
                 words |= token_words(self._stop_token_ids | self._eos_token_ids, vocab_size)
         return torch.from_numpy(words) if words.any() else None
 
+    @property
+    def can_ask_by_token(self) -> bool:
+        """`allowed` has just the tokens that `allows` is true for.
+
+        Where a text is forced, a mask has the tokenizer's own spelling only; it is not when forced tokens are appended.
+        """
+        return self._is_jumping
+
+    def allows(self, token_id: int, *, may_stop: bool) -> bool:
+        """Whether one token is allowed, without a mask."""
+        if token_id in self._stop_token_ids and self._state.is_accepting:
+            return may_stop
+        return self._state.allows(token_id)
+
     def ends_with(self, token_id: int) -> bool:
         """Whether this token, coming next, ends the text and is no part of it."""
         return self._state.is_accepting and (token_id in self._stop_token_ids or token_id in self._eos_token_ids)

@@ -25,6 +25,10 @@ class GrammarState(Protocol):
         """Advance over as many leading tokens as the grammar allows. Returns their number. Never raises for a token."""
         ...
 
+    def allows(self, token_id: int) -> bool:
+        """Whether `try_accept` would accept it. Changes nothing, and costs much less than a mask."""
+        ...
+
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens accepted."""
         ...

@@ -78,6 +78,11 @@ class LlguidanceState:
             return 0
         return self._matcher.try_consume_tokens(list(token_ids[:text_len]))
 
+    def allows(self, token_id: int) -> bool:
+        if not self._vocabulary.token_bytes[token_id] or self._matcher.is_stopped():
+            return False
+        return self._matcher.validate_tokens([token_id]) == 1
+
     def rollback(self, num_tokens: int) -> None:
         done = self._matcher.rollback(num_tokens)
         assert done, f"cannot take back {num_tokens} tokens: {self._matcher.get_error()}"

@@ -62,6 +62,23 @@ def test_the_text_matches_and_forced_tokens_need_no_pass(generate, temperature, 
     assert engine.metrics.num_steps == len(sample.token_ids)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "fields", [{}, {"presence_penalty": 1.0}, {"min_tokens": 6}, {"on_incomplete": "close"}], ids=str
+)
+def test_asking_for_one_token_or_for_all_makes_no_difference(make_engine, request_of, run, temperature, fields):
+    """A top_k of the whole vocabulary changes nothing, but its rows are masked before they are sampled."""
+    outputs = []
+    for top_k in (0, 101):
+        engine = make_engine(eos_bias=1.0)
+        for seed in range(12):
+            own = {"regex": "[a-m]{2,9}(x|yy)?", "temperature": temperature, "seed": seed, "max_tokens": 8} | fields
+            engine.add_request(request_of(str(seed), [seed, *PROMPT], top_k=top_k, **own))
+        outputs.append(run(engine))
+    for request_id, output in outputs[0].items():
+        assert output.outputs == outputs[1][request_id].outputs
+
+
 def test_what_is_forced_at_the_beginning_joins_the_prompt(generate):
     output, engine = generate(regex="abc[d-f]")
     assert output.outputs[0].text[:3] == "abc"
