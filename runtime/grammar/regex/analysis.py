@@ -13,11 +13,6 @@ def is_empty(regex: Regex) -> bool:
     return regex == NOTHING
 
 
-def is_nullable(regex: Regex) -> bool:
-    """Whether the empty text is a member."""
-    return shortest_num_bytes(regex) == 0
-
-
 def shortest_num_bytes(regex: Regex, spellable: CharSet | None = None) -> int | None:
     """Length in UTF-8 bytes of the shortest member, None where there is none.
 

@@ -117,7 +117,38 @@ def repeat(body: Regex, min_count: int, max_count: int | None) -> Regex:
         return EMPTY
     if body == NOTHING:
         return EMPTY if min_count == 0 else NOTHING
+    if is_nullable(body):
+        # Times that match the empty text add nothing; counting them would only make many ways of one.
+        body, min_count = _without_empty(body), 0
+    if isinstance(body, Repeat) and (body.min_count, body.max_count, max_count) == (1, None, None):
+        body = body.body
     return body if (min_count, max_count) == (1, 1) else Repeat(body, min_count, max_count)
+
+
+def is_nullable(node: Regex) -> bool:
+    """Whether the empty text is a member."""
+    match node:
+        case Literal(text):
+            return not text
+        case Concat(parts):
+            return all(map(is_nullable, parts))
+        case Alternation(branches):
+            return any(map(is_nullable, branches))
+        case Repeat(_, min_count):
+            return min_count == 0
+        case _:
+            return False
+
+
+def _without_empty(node: Regex) -> Regex:
+    """A node, with or without the empty text as a member: without it where that is simple."""
+    match node:
+        case Repeat(body, 0, max_count):
+            return repeat(body, 1, max_count)
+        case Alternation(branches):
+            return alternation(_without_empty(branch) for branch in branches if branch != EMPTY)
+        case _:
+            return node
 
 
 def children(node: Regex) -> tuple[Regex, ...]:

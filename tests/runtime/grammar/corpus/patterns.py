@@ -363,8 +363,8 @@ RECORDS = (
         "character_record",
         CHARACTER_RECORD,
         [
-            '{\n    "name": "Harry Potter",\n    "house": "Gryffindor",\n    "blood status": "Half-blood",\n    "age": 17,\n'
-            '    "wand": {\n        "wood": "Holly",\n        "length": 11.0\n    }\n}'
+            '{\n    "name": "Harry Potter",\n    "house": "Gryffindor",\n    "blood status": "Half-blood",\n'
+            '    "age": 17,\n    "wand": {\n        "wood": "Holly",\n        "length": 11.0\n    }\n}'
         ],
         ["{}", '{\n    "name": ""'],
     ),
