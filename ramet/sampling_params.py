@@ -286,8 +286,14 @@ class SamplingParams:
             _fail("json_whitespace", self.json_whitespace, "without json_schema it must be 'fixed'")
         if self.on_incomplete == "close" and self.stop_strings:
             _fail("on_incomplete", "close", "a stop string could cut the text short of its end; leave out one of them")
-        if self.on_incomplete == "close" and self.use_beam_search:
-            _fail("on_incomplete", "close", "use_beam_search=True does not support it")
+        if has_constraint and self.use_beam_search:
+            for name, neutral in (
+                ("on_incomplete", ("return", "raise")),
+                ("stop_token_ids", ((),)),
+                ("ignore_eos", (False,)),
+            ):
+                if getattr(self, name) not in neutral:
+                    _fail(name, getattr(self, name), "use_beam_search=True with a constraint does not support it")
 
     @property
     def grammar_spec(self) -> GrammarSpec | None:

@@ -58,9 +58,11 @@ def advance(state: RequestState, scheduler: Scheduler, sequences: SequenceFactor
     for parent, beam in forks:
         scheduler.fork(parent, beam)
     for beam, choice in zip(chosen, step.beams, strict=True):
+        if beam.constraint is not None:
+            beam.constraint.advance(choice.token_id, 0)
         beam.token_ids.append(choice.token_id)
         beam.beam_candidates = None
     state.sequences = chosen or state.sequences[:1]
-    if search.is_finished:
+    if search.is_finished and search.hypotheses:
         state.sequences[0].finish_reason = search.hypotheses[0].finish_reason
     return search.is_finished

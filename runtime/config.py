@@ -113,6 +113,8 @@ class EngineConfig:
         schedule_conservativeness: scales the expected number of new tokens; higher preempts less.
         overlap_schedule: let the host work of one step run while the next one is computed; None does so where it pays:
             on a device that computes by itself, and not on a CPU.
+        jump_forward: append the tokens that a grammar forces without sampling them; their keys and values are computed
+            together with those of the next token that is chosen. Off, each takes a step of its own.
         captured_batch_sizes: decoding batches are padded up to the next of these sizes; empty pads nothing.
         enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
         eviction_policy: which unlocked blocks go first (see radix/eviction).
@@ -134,6 +136,7 @@ class EngineConfig:
     reserve: Literal["estimate", "max", "none"] = "estimate"
     schedule_conservativeness: float = 1.0
     overlap_schedule: bool | None = None
+    jump_forward: bool = True
     captured_batch_sizes: tuple[int, ...] = ()
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
@@ -147,7 +150,7 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None:
                 self._check_positive(name, value)
-        for name in ("enable_chunked_prefill", "enable_prefix_caching", "check_invariants"):
+        for name in ("enable_chunked_prefill", "enable_prefix_caching", "jump_forward", "check_invariants"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         threshold = self.long_prefill_token_threshold

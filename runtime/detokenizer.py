@@ -35,6 +35,8 @@ class IncrementalDetokenizer:
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: keep the stop string at the end of the text.
         min_tokens: stop strings that are complete before this many tokens are ordinary text.
+        num_skipped_chars: characters at the beginning that are no part of the text: the end of the prompt, generated
+            once more (see grammar/healing.py).
         strip_leading_space: take one space off the beginning; for tokens that begin a text of their own, where the
             tokenizer's `strips_leading_space` says that they spell a space too many.
 
@@ -50,6 +52,7 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
+        num_skipped_chars: int = 0,
         strip_leading_space: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
@@ -58,22 +61,25 @@ class IncrementalDetokenizer:
         self._skip_special_tokens = skip_special_tokens
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
+        self._num_skipped_chars = num_skipped_chars
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._published: list[str] = []
         self._num_published = 0
         self._held = ""
         self._token_ends: list[int | None] = []  # characters of text after each token, None inside a character
+        self._has_dropped = False
         self.stop_string: str | None = None
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Take in tokens; returns the text that is now certain. Tokens after a stop string are ignored."""
         return "".join([self._append_one(token_id) for token_id in token_ids])
 
-    def finish(self) -> str:
-        """No more tokens: returns what was held back. An unfinished character becomes U+FFFD."""
+    def finish(self, *, drops_unfinished: bool = False) -> str:
+        """No more tokens: returns what was held back. An unfinished character becomes U+FFFD, or is dropped."""
         if self.stop_string is not None:
             return ""
-        rest = self._held + self._decoder.decode(b"", final=True)
+        self._has_dropped = drops_unfinished and bool(self._decoder.getstate()[0])
+        rest = self._held + ("" if drops_unfinished else self._decoder.decode(b"", final=True))
         self._held = ""
         return self._publish(rest)
 
@@ -86,8 +92,8 @@ class IncrementalDetokenizer:
 
     @property
     def num_tokens_within_text(self) -> int:
-        """Leading tokens that lie wholly inside the text; all of them unless a stop string cut it."""
-        if self.stop_string is None:
+        """Leading tokens that lie wholly inside the text: all, unless a stop string or unfinished character cut it."""
+        if self.stop_string is None and not self._has_dropped:
             return len(self._token_ends)
         num_tokens = len(self._token_ends)
         while num_tokens and not self._is_inside(num_tokens - 1):
@@ -113,6 +119,10 @@ class IncrementalDetokenizer:
         if self._may_strip_space and new:
             self._may_strip_space = False
             new = new.removeprefix(" ")
+        if self._num_skipped_chars and new:
+            num_skipped = min(self._num_skipped_chars, len(new))
+            self._num_skipped_chars -= num_skipped
+            new = new[num_skipped:]
         is_inside_character = bool(self._decoder.getstate()[0])
         num_chars = self._num_published + len(self._held) + len(new)
         self._token_ends.append(None if is_inside_character else num_chars)

@@ -16,9 +16,8 @@ stop string ends is in the next step already, for one token that is thrown away 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,20 +27,24 @@ from . import beam_group, prompt_logprobs
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
 from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
+from .grammar.compiler import GrammarCompiler
+from .grammar.vocabulary import GrammarVocabulary
 from .metrics import EngineMetrics
-from .output_processor import AcceptedToken, OutputProcessor
+from .output_processor import AcceptedTokens, OutputProcessor
 from .outputs import FinishReason, OutputChunk
 from .padding import num_padding_rows
 from .request import Request
-from .request_check import RequestLimits, check_request
+from .request_check import RequestLimits
+from .request_preparation import RequestPreparer
 from .request_state import RequestState
 from .runner import Runner
-from .sampler import SampledToken, Sampler, SamplingRow, not_finite
+from .sampler import SampledToken, Sampler
 from .sampler_numpy import NumpySampler
 from .scheduler import Scheduler
-from .sequence import Sequence
+from .sequence import Sequence, SequenceStatus
 from .sequence_factory import SequenceFactory
 from .step_launcher import InFlightStep, StepLauncher
+from .step_sampling import DEAD_END, StepSampling, error_of
 from .tokenizer import Tokenizer
 from .trace.recorder import TraceRecorder
 
@@ -59,7 +62,7 @@ class StepResults:
 
     step: InFlightStep | None = None
     chunks: list[OutputChunk] = field(default_factory=list)
-    accepted: list[AcceptedToken] = field(default_factory=list)
+    accepted: list[AcceptedTokens] = field(default_factory=list)
     wasted: list[Sequence] = field(default_factory=list)
 
 
@@ -101,18 +104,29 @@ class Engine:
             max_num_seqs=min(config.max_num_seqs, config.max_num_batched_tokens, config.max_num_logit_rows),
             max_num_batched_tokens=None if config.enable_chunked_prefill else config.max_num_batched_tokens,
         )
-        self._sequences = SequenceFactory(tokenizer, self.limits, config.seed)
+        grammars = GrammarCompiler(GrammarVocabulary(tokenizer, runner.vocab_size))
+        self._preparer = RequestPreparer(self.limits, grammars)
+        self._sequences = SequenceFactory(tokenizer, grammars.vocabulary, self.limits, config)
         self._launcher = StepLauncher(runner, is_overlapping=bool(config.overlap_schedule))
         self._in_flight: InFlightStep | None = None
         self._recorder: TraceRecorder | None = None
         self._requests: dict[str, RequestState] = {}
         self._new_requests: dict[str, Request] = {}
         self._aborted_ids: list[str] = []
+        self._sampling = StepSampling(self.sampler, self._requests)
         self._outputs = OutputProcessor(self._requests, self.scheduler, self.metrics, tokenizer, self._sequences)
 
     @property
     def has_work(self) -> bool:
         return bool(self._in_flight or self._new_requests or self._aborted_ids or self.scheduler.has_work)
+
+    def prepare(self, request: Request) -> Request:
+        """Check a request and compile its constraint: all that can be done on any thread before it is added.
+
+        Raises:
+            InvalidRequestError: it is malformed or can never be served.
+        """
+        return self._preparer.prepare(request)
 
     def add_request(self, request: Request) -> None:
         """Queue a request; it is taken in by the next step.
@@ -120,7 +134,7 @@ class Engine:
         Raises:
             InvalidRequestError: it is malformed, can never fit, or its id is in use. Nothing is queued.
         """
-        check_request(request, self.limits)
+        request = self.prepare(request)
         if request.request_id in self._requests or request.request_id in self._new_requests:
             raise InvalidRequestError(f"request_id={request.request_id!r} is already in use by a live request")
         self._new_requests[request.request_id] = request
@@ -182,10 +196,9 @@ class Engine:
     # -- intake ----------------------------------------------------------------------------------------------------
 
     def _intake(self) -> list[OutputChunk]:
-        for request in self._new_requests.values():
-            self._start(request)
+        started = [tokens for request in self._new_requests.values() for tokens in self._start(request)]
         self._new_requests.clear()
-        chunks = []
+        chunks = self._outputs.process(started)
         for request_id in self._aborted_ids:
             state = self._requests.get(request_id)
             if state is not None:
@@ -195,13 +208,24 @@ class Engine:
         self._aborted_ids.clear()
         return chunks
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: Request) -> list[AcceptedTokens]:
+        """Queue a request's sequences. Returns the tokens they begin with because a grammar forces them."""
         sequences = self._sequences.make(request)
-        for sequence in sequences:
-            self.scheduler.add(sequence)
         search = beam_group.start_search(sequences[0]) if request.sampling_params.use_beam_search else None
-        self._requests[request.request_id] = RequestState(request, sequences, search)
+        state = self._requests[request.request_id] = RequestState(request, sequences, search)
         self.metrics.num_requests += 1
+        accepted = []
+        for sequence in sequences:
+            if sequence.constraint is not None:
+                forced = sequence.constraint.start(sequence.max_tokens)
+                self._append_forced(sequence, forced)
+                if forced:
+                    accepted.append(AcceptedTokens(sequence, state, tuple(forced)))
+            if sequence.finish_reason is None:
+                self.scheduler.add(sequence)
+            else:
+                sequence.status = SequenceStatus.FINISHED
+        return accepted
 
     # -- schedule and forward --------------------------------------------------------------------------------------
 
@@ -241,7 +265,7 @@ class Engine:
             with self.metrics.phase("forward"):
                 logits = step.wait()
             with self.metrics.phase("sample"), torch.inference_mode():
-                samples = self._sample(step.batch, logits)
+                samples = self._sampling.sample(step.batch, logits)
         except Exception as error:
             return StepResults(step, self._fail_batch(step.batch, error))
         wasted = [part.sequence for part in step.batch.scheduled if part.sequence.is_finished]
@@ -263,56 +287,13 @@ class Engine:
             chunks += self._outputs.give_up(state, FinishReason.ERROR, error)
         return chunks
 
-    # -- sample ----------------------------------------------------------------------------------------------------
-
-    def _sample(self, batch: Batch, logits: Tensor) -> list[SampledToken | None]:
-        """One entry per scheduled sequence, None where the step did not reach its last token, it has ended meanwhile,
-        or it is a beam: those get their candidates instead."""
-        samples: list[SampledToken | None] = [None] * len(batch.scheduled)
-        wanted: list[tuple[int, int, SamplingRow]] = []  # index in the batch, row of logits
-        row = -1
-        for idx, part in enumerate(batch.scheduled):
-            row += part.num_logit_rows
-            sequence = part.sequence
-            if not part.is_sampled or sequence.is_finished:
-                continue
-            if sequence.is_beam:
-                samples[idx] = self._list_candidates(sequence, logits[row : row + 1])
-            else:
-                wanted.append((idx, row, self._sampling_row(sequence)))
-        if not wanted:
-            return samples
-        indices, logit_rows, rows = zip(*wanted, strict=True)
-        is_all = len(logit_rows) == logits.shape[0]
-        sampled = self.sampler.sample(logits if is_all else logits[list(logit_rows)], rows)
-        for idx, result in zip(indices, sampled, strict=True):
-            samples[idx] = result
-        return samples
-
-    def _sampling_row(self, sequence: Sequence) -> SamplingRow:
-        if sequence.num_output_tokens >= sequence.request.sampling_params.min_tokens:
-            return sequence.sampling_row
-        return replace(sequence.sampling_row, banned_token_ids=sequence.stop_token_ids)
-
-    def _list_candidates(self, beam: Sequence, logits: Tensor) -> SampledToken | None:
-        """Give a beam its likeliest next tokens, of logits [1, vocab]. Returns an error if they are none."""
-        search = self._requests[beam.request.request_id].beam_search
-        assert search is not None
-        error = _error_of(logits)
-        if error is not None:
-            return error
-        (listing,) = self.sampler.logprobs(logits, [0], min(search.num_candidates, logits.shape[1]))
-        ranked = sorted(listing.items(), key=lambda item: item[1].rank)
-        beam.beam_candidates = [(token_id, entry.logprob) for token_id, entry in ranked[: search.num_candidates]]
-        return None
-
     # -- commit ----------------------------------------------------------------------------------------------------
 
-    def _accept(self, batch: Batch, logits: Tensor, samples: list[SampledToken | None]) -> list[AcceptedToken]:
+    def _accept(self, batch: Batch, logits: Tensor, samples: list[SampledToken | None]) -> list[AcceptedTokens]:
         """Enter a step's results: cached blocks, new tokens, and the ends that need no text to be seen."""
         self.metrics.num_steps += 1
         self.metrics.num_preemptions = self.scheduler.num_preemptions
-        accepted: list[AcceptedToken] = []
+        accepted: list[AcceptedTokens] = []
         searches: dict[str, RequestState] = {}
         row = 0
         for part, sampled in zip(batch.scheduled, samples, strict=True):
@@ -325,17 +306,16 @@ class Engine:
             state = self._requests[sequence.request.request_id]
             rows = logits[first_row:row]
             if sequence.prompt_logprobs is not None and sampled is None:
-                sampled = _error_of(rows)
+                sampled = error_of(rows)
             if sampled is not None and sampled.error is not None:  # nothing of it is cached or noted for others
                 self.scheduler.remove(sequence)
-                accepted.append(AcceptedToken(sequence, state, sampled))
+                accepted.append(AcceptedTokens(sequence, state, error=sampled.error))
                 continue
             self._accept_computed(part, state)
             if sequence.prompt_logprobs is not None:
                 prompt_logprobs.record(part, rows, self.cache, self.sampler)
             if sampled is not None:
-                self._accept_token(sequence, sampled)
-                accepted.append(AcceptedToken(sequence, state, sampled))
+                accepted.append(self._accept_token(sequence, state, sampled))
             elif sequence.is_beam and part.is_sampled:
                 searches[state.request.request_id] = state
         for state in searches.values():
@@ -352,33 +332,48 @@ class Engine:
         num_prompt_tokens = sequence.num_prompt_tokens
         if part.start < num_prompt_tokens:
             state.metrics.num_computed_prompt_tokens += min(end, num_prompt_tokens) - part.start
-            if end == num_prompt_tokens and sequence.num_output_tokens == 0:
+            if end >= num_prompt_tokens and not sequence.is_prompt_counted:
+                sequence.is_prompt_counted = True
                 self.metrics.num_prompt_tokens += num_prompt_tokens
-                self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
+                self.metrics.num_cached_tokens += min(sequence.num_cached_tokens or 0, num_prompt_tokens)
 
-    def _accept_token(self, sequence: Sequence, sampled: SampledToken) -> None:
-        sequence.token_ids.append(sampled.token_id)
-        self.metrics.num_generated_tokens += 1
-        if sampled.token_id in sequence.stop_token_ids:
+    def _accept_token(self, sequence: Sequence, state: RequestState, sampled: SampledToken) -> AcceptedTokens:
+        """Append a sampled token, and those that the sequence's grammar forces behind it."""
+        token_id, constraint = sampled.token_id, sequence.constraint
+        is_stop_token = token_id in sequence.stop_token_ids if constraint is None else constraint.ends_with(token_id)
+        sequence.token_ids.append(token_id)
+        forced: list[int] = []
+        if is_stop_token:
+            sequence.has_stop_token = True
             sequence.finish_reason = FinishReason.STOP
-            if sampled.token_id in sequence.request.sampling_params.stop_ids:
-                sequence.stop_reason = sampled.token_id
-        elif sequence.num_remaining_tokens == 0:
-            sequence.finish_reason = FinishReason.LENGTH
+            if token_id in sequence.request.sampling_params.stop_ids:
+                sequence.stop_reason = token_id
+        elif constraint is not None:
+            forced = constraint.advance(token_id, sequence.num_remaining_tokens)
+        self._append_forced(sequence, forced)
+        self.metrics.num_generated_tokens += 1
         if sequence.finish_reason is not None:
             self.scheduler.remove(sequence)
+        return AcceptedTokens(sequence, state, (token_id, *forced), sampled.logprobs)
 
-    def _advance_beams(self, state: RequestState) -> list[AcceptedToken]:
+    def _append_forced(self, sequence: Sequence, forced: list[int]) -> None:
+        """Append tokens that need not be sampled, and see whether the sequence has ended."""
+        sequence.token_ids += forced
+        self.metrics.num_generated_tokens += len(forced)
+        self.metrics.num_forced_tokens += len(forced)
+        if sequence.finish_reason is None:
+            if sequence.constraint is not None and sequence.constraint.is_finished:
+                sequence.finish_reason = FinishReason.STOP
+            elif sequence.num_remaining_tokens <= 0:
+                sequence.finish_reason = FinishReason.LENGTH
+
+    def _advance_beams(self, state: RequestState) -> list[AcceptedTokens]:
         is_over = beam_group.advance(state, self.scheduler, self._sequences)
         if state.metrics.first_token_time is None:
             state.metrics.first_token_time = time.monotonic()
         self.metrics.num_generated_tokens += len(state.sequences)
-        return [AcceptedToken(state.sequences[0], state, None)] if is_over else []
-
-
-def _error_of(logits: Tensor) -> SampledToken | None:
-    """An error if a row of logits [rows, vocab] has NaN or +inf, or nothing but -inf."""
-    for peak in logits.amax(-1).tolist():
-        if not math.isfinite(peak):
-            return SampledToken(-1, error=not_finite(peak))
-    return None
+        if not is_over:
+            return []
+        assert state.beam_search is not None
+        error = None if state.beam_search.hypotheses else DEAD_END
+        return [AcceptedTokens(state.sequences[0], state, error=error)]

@@ -22,7 +22,6 @@ from .engine import Engine
 from .errors import EngineStoppedError
 from .outputs import FinishReason, OutputChunk, RequestMetrics, RequestOutput
 from .request import Request
-from .request_check import check_request
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -159,8 +158,7 @@ class EngineLoop:
 
     def submit_many(self, requests: list[Request]) -> list[RequestHandle]:
         """Queue requests so that the same step takes them in. All are refused if one is."""
-        for request in requests:
-            check_request(request, self._engine.limits)
+        requests = [self._engine.prepare(request) for request in requests]
         handles = [RequestHandle(request, self._post_abort, self._thread) for request in requests]
         self._post(lambda: self._take_in(handles))
         return handles

@@ -25,7 +25,6 @@ from .metrics import EngineMetrics
 from .outputs import OutputChunk, RequestOutput
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
-from .request_check import check_request
 from .runner_factory import build_runner, runner_candidates
 from .runner_spec import RunnerSpec
 from .tokenizer import load_tokenizer
@@ -239,8 +238,7 @@ class LLM:
             sampling_params=params,
             **request_fields,
         )
-        check_request(request, self._engine.limits)
-        return request
+        return self._engine.prepare(request)
 
     def _wait_all(self, handles: list[RequestHandle], use_tqdm: bool | None) -> list[RequestOutput]:
         is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and _has_terminal()

@@ -19,6 +19,7 @@ class EngineMetrics:
         num_cached_tokens: those of them found in the cache.
         num_computed_tokens: tokens that went through the model, recompute after preemption included.
         num_wasted_tokens: those of them that were computed for a sequence which had ended meanwhile (overlap, aborts).
+        num_forced_tokens: generated tokens that a grammar forced, which were not sampled.
         phase_seconds: time spent in each of the five phases of a step.
     """
 
@@ -33,6 +34,7 @@ class EngineMetrics:
     num_computed_tokens: int = 0
     num_wasted_tokens: int = 0
     num_generated_tokens: int = 0
+    num_forced_tokens: int = 0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @property

@@ -12,7 +12,6 @@ from .logprobs import Logprob
 from .metrics import EngineMetrics
 from .outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput, TokenLogprobs
 from .request_state import RequestState
-from .sampler import SampledToken
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .sequence_factory import SequenceFactory
@@ -20,13 +19,19 @@ from .tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedToken:
-    """A token that was appended to its sequence and is not published yet; or, with `sampled` None, the end of a beam
-    search."""
+class AcceptedTokens:
+    """Tokens that were appended to a sequence and are not published yet, or why it must fail.
+
+    Attributes:
+        token_ids: the sampled one first, then those its grammar forced; empty at the end of a beam search.
+        logprobs: of the sampled token, if they were asked for.
+    """
 
     sequence: Sequence
     state: RequestState
-    sampled: SampledToken | None
+    token_ids: tuple[int, ...] = ()
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
 
 
 class OutputProcessor:
@@ -50,19 +55,19 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._sequences = sequences
 
-    def process(self, accepted: list[AcceptedToken]) -> list[OutputChunk]:
+    def process(self, accepted: list[AcceptedTokens]) -> list[OutputChunk]:
         """Detokenise, look for stop strings, finish what has ended. Mutates sequences, requests and the queues."""
         now = time.monotonic()
         chunks: list[OutputChunk] = []
-        for token in accepted:
-            if token.state.request.request_id not in self._requests:  # a sibling failed in this very step
+        for tokens in accepted:
+            if tokens.state.request.request_id not in self._requests:  # a sibling failed in this very step
                 continue
-            if token.sampled is None:
-                chunks += self._finish_ranked(token.state, now)
-            elif token.sampled.error is not None:
-                chunks += self._fail(token.sequence, token.sampled.error)
+            if tokens.error is not None:
+                chunks += self._fail(tokens.sequence, tokens.error)
+            elif tokens.sequence.is_beam:
+                chunks += self._finish_ranked(tokens.state, now)
             else:
-                chunks += self._publish(token, token.sampled, now)
+                chunks += self._publish(tokens, now)
         return chunks
 
     def give_up(self, state: RequestState, reason: FinishReason, error: Exception) -> list[OutputChunk]:
@@ -89,15 +94,17 @@ class OutputProcessor:
         error = RequestFailedError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
         return self.give_up(self._requests[request_id], FinishReason.ERROR, error)
 
-    def _publish(self, token: AcceptedToken, sampled: SampledToken, now: float) -> list[OutputChunk]:
-        sequence, state = token.sequence, token.state
+    def _publish(self, tokens: AcceptedTokens, now: float) -> list[OutputChunk]:
+        sequence, state = tokens.sequence, tokens.state
         if state.metrics.first_token_time is None:
             state.metrics.first_token_time = now
-        logprobs = self._take_logprobs(sequence, sampled)
-        text = self._advance_text(sequence, sampled.token_id)
+        logprobs = self._take_logprobs(tokens)
+        text, token_ids = self._advance_text(sequence, tokens.token_ids)
         output = None
         if sequence.finish_reason is not None:
-            text += sequence.detokenizer.finish()
+            text += sequence.detokenizer.finish(drops_unfinished=sequence.constraint is not None)
+            if self._must_be_complete(sequence) and not self._is_complete(sequence):
+                return self._fail(sequence, _incomplete(sequence))
             state.num_open -= 1
             if state.num_open == 0 and state.is_ranked:
                 return self._finish_ranked(state, now)
@@ -109,7 +116,7 @@ class OutputProcessor:
             request_id=sequence.request.request_id,
             index=sequence.sample_idx,
             text=text,
-            token_ids=(sampled.token_id,),
+            token_ids=token_ids,
             logprobs=None if logprobs is None else (logprobs,),
             finish_reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
@@ -117,24 +124,46 @@ class OutputProcessor:
         )
         return [chunk]
 
-    def _advance_text(self, sequence: Sequence, token_id: int) -> str:
-        """Detokenise one more token, unless it is a stop token, and test the stop strings."""
-        if sequence.finish_reason is FinishReason.STOP:
-            return ""
-        text = sequence.detokenizer.append((token_id,))
-        if sequence.detokenizer.stop_string is not None:
-            sequence.finish_reason = FinishReason.STOP
-            sequence.stop_reason = sequence.detokenizer.stop_string
-            self._scheduler.remove(sequence)
-        return text
+    def _advance_text(self, sequence: Sequence, token_ids: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """Detokenise what is no stop token, and test the stop strings after each token.
 
-    def _take_logprobs(self, sequence: Sequence, sampled: SampledToken) -> TokenLogprobs | None:
-        if sampled.logprobs is None:
+        Returns:
+            The new text, and the tokens: those behind a stop string never were. Mutates the sequence.
+        """
+        if sequence.has_stop_token:
+            return "", token_ids
+        text = ""
+        for idx, token_id in enumerate(token_ids):
+            text += sequence.detokenizer.append((token_id,))
+            if sequence.detokenizer.stop_string is not None:
+                sequence.finish_reason = FinishReason.STOP
+                sequence.stop_reason = sequence.detokenizer.stop_string
+                self._scheduler.remove(sequence)
+                num_cut = len(token_ids) - idx - 1
+                del sequence.token_ids[sequence.num_tokens - num_cut :]
+                return text, token_ids[: idx + 1]
+        return text, token_ids
+
+    def _must_be_complete(self, sequence: Sequence) -> bool:
+        return sequence.constraint is not None and sequence.request.sampling_params.on_incomplete == "raise"
+
+    def _is_complete(self, sequence: Sequence) -> bool | None:
+        """Whether the text satisfies its constraint; None without one."""
+        if sequence.constraint is None:
             return None
-        sequence.cumulative_logprob += sampled.logprobs[sampled.token_id].logprob
+        if sequence.detokenizer.stop_string is None:
+            return sequence.constraint.is_complete
+        text = sequence.request.healed_text + sequence.detokenizer.text
+        return sequence.constraint.is_member(self._tokenizer.encode(text, is_text_start=False))
+
+    def _take_logprobs(self, tokens: AcceptedTokens) -> TokenLogprobs | None:
+        sequence = tokens.sequence
+        if tokens.logprobs is None:
+            return None
+        sequence.cumulative_logprob += tokens.logprobs[tokens.token_ids[0]].logprob
         if sequence.logprobs is None:
             return None
-        logprobs = self._with_text(sampled.logprobs)
+        logprobs = self._with_text(tokens.logprobs)
         sequence.logprobs.append(logprobs)
         return logprobs
 
@@ -182,13 +211,14 @@ class OutputProcessor:
 
     def _hypotheses(self, state: RequestState) -> list[CompletionOutput]:
         assert state.beam_search is not None
-        params = state.request.sampling_params
+        params, constraint = state.request.sampling_params, state.sequences[0].constraint
         completions = []
         for hypothesis in state.beam_search.hypotheses:
             is_stopped = hypothesis.finish_reason is FinishReason.STOP
             detokenizer = self._sequences.detokenizer(state.request)
-            detokenizer.append(hypothesis.token_ids[:-1] if is_stopped else hypothesis.token_ids)
-            detokenizer.finish()
+            text_ids = hypothesis.token_ids[:-1] if is_stopped else hypothesis.token_ids
+            detokenizer.append(text_ids)
+            detokenizer.finish(drops_unfinished=constraint is not None)
             last = hypothesis.token_ids[-1]
             completions.append(
                 CompletionOutput(
@@ -199,6 +229,8 @@ class OutputProcessor:
                     finish_reason=hypothesis.finish_reason,
                     stop_reason=last if is_stopped and last in params.stop_ids else None,
                     num_text_tokens=detokenizer.num_tokens_within_text,
+                    has_stop_token=is_stopped,
+                    complete=None if constraint is None else constraint.is_member(text_ids),
                 )
             )
         return completions
@@ -215,4 +247,14 @@ class OutputProcessor:
             stop_reason=sequence.stop_reason,
             num_text_tokens=detokenizer.num_tokens_within_text,
             leftover_text=detokenizer.leftover_text,
+            has_stop_token=sequence.has_stop_token,
+            complete=self._is_complete(sequence),
         )
+
+
+def _incomplete(sequence: Sequence) -> str:
+    text = sequence.detokenizer.text
+    return (
+        f"its text was cut off before it satisfied the constraint (finish_reason {sequence.finish_reason}): raise "
+        f"max_tokens={sequence.max_tokens}, or take on_incomplete='return' or 'close'; the text is {text!r:.200}"
+    )

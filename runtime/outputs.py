@@ -38,6 +38,7 @@ class CompletionOutput:
         stop_reason: the stop string or stop token id that ended it, None for end of sequence.
         num_text_tokens: leading tokens that lie wholly inside `text`.
         leftover_text: the end of `text` that comes from a token cut by a stop string.
+        has_stop_token: the last of `token_ids` is the stop token that ended it, which is no text.
         complete: of a constrained text: it satisfies the constraint. False for one that was cut off, which is then the
             beginning of a text that does. None without a constraint.
     """
@@ -51,6 +52,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     num_text_tokens: int = 0
     leftover_text: str = ""
+    has_stop_token: bool = False
     complete: bool | None = None
 
 

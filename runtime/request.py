@@ -42,8 +42,8 @@ class Request:
         retention: parts of the context that the cache should keep longer, or give up earlier, than others.
         num_healable_tokens: this many tokens at the end of the prompt spell literal text that a constrained generation
             may begin again, so that one of its tokens can span the boundary. 0 keeps the prompt as it is.
-        grammar: the compiled constraint of sampling_params; whoever submits the request to an engine need not set it.
-        healed_text: what was taken off the end of the prompt and is part of the grammar instead.
+        grammar: the compiled constraint of sampling_params; set where the request is submitted.
+        healed_text, num_healed_tokens: what was taken off the end of the prompt and is part of the grammar instead.
     """
 
     request_id: str
@@ -60,3 +60,4 @@ class Request:
     num_healable_tokens: int = 0
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
     healed_text: str = ""
+    num_healed_tokens: int = 0

@@ -42,7 +42,7 @@ class RequestLimits:
         """Most tokens the request may generate, with "as many as fit" resolved."""
         params = request.sampling_params
         if params.max_tokens is not None:
-            return params.max_tokens
+            return params.max_tokens + request.num_healed_tokens  # those are the prompt's, generated once more
         prompt_len = len(request.prompt_token_ids)
         if params.use_beam_search:
             return min(self.max_model_len - prompt_len, self.max_beam_tokens(prompt_len, params.beam_width))
@@ -131,6 +131,7 @@ def _check_fields(request: Request) -> None:
     for name, value in (
         ("prompt_logprobs_start", request.prompt_logprobs_start),
         ("shared_prefix_len", request.shared_prefix_len),
+        ("num_healable_tokens", request.num_healable_tokens),
     ):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= prompt_len:
             raise InvalidRequestError(f"{name}={value!r} must be an integer in [0, {prompt_len}] (the prompt's length)")

@@ -48,5 +48,6 @@ class RequestState:
             finished=self.num_open == 0,
             metrics=self.metrics,
             num_cached_tokens=first.num_cached_tokens or 0,
+            num_healed_tokens=self.request.num_healed_tokens,
             error=next((sequence.error for sequence in self.sequences if sequence.error is not None), None),
         )

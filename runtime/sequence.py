@@ -6,6 +6,7 @@ from enum import Enum, auto
 
 from ..radix.block_table import BlockTable
 from .detokenizer import IncrementalDetokenizer
+from .grammar.constrained_text import ConstrainedText
 from .outputs import FinishReason, TokenLogprobs
 from .request import Request
 from .sampler import SamplingRow
@@ -32,6 +33,10 @@ class Sequence:
         sampling_row: what the sampler has to know of it, without what it must not choose now.
         prompt_logprobs: one entry per prompt token, filled as they become known.
         is_scored: the logprobs of its tokens are summed up, to be reported or to choose the best samples by.
+        constraint: its place in the grammar its text must belong to, None if the text is free. It has accepted all
+            generated tokens but a stop token.
+        has_stop_token: the last token ended it and is no text.
+        is_prompt_counted: its prompt is part of the metrics already.
         is_beam: one beam of a beam search; its siblings are the running sequences of the same request.
         beam_candidates: its likeliest next tokens with their logprobs, while it waits for its siblings to have theirs.
     """
@@ -40,11 +45,14 @@ class Sequence:
         "arrival_idx",
         "beam_candidates",
         "block_table",
+        "constraint",
         "cumulative_logprob",
         "detokenizer",
         "error",
         "finish_reason",
+        "has_stop_token",
         "is_beam",
+        "is_prompt_counted",
         "is_scored",
         "logprobs",
         "max_tokens",
@@ -70,6 +78,7 @@ class Sequence:
         seed: int,
         stop_token_ids: frozenset[int],
         detokenizer: IncrementalDetokenizer,
+        constraint: ConstrainedText | None = None,
     ) -> None:
         self.request = request
         self.sample_idx = sample_idx
@@ -77,6 +86,7 @@ class Sequence:
         self.max_tokens = max_tokens
         self.stop_token_ids = stop_token_ids
         self.detokenizer = detokenizer
+        self.constraint = constraint
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         params = request.sampling_params
@@ -94,6 +104,8 @@ class Sequence:
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
             [None] * self.num_prompt_tokens if self.wants_prompt_logprobs else None
         )
+        self.is_prompt_counted = False
+        self.has_stop_token = False
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: Exception | None = None

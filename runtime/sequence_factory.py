@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 
+from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
+from .grammar.constrained_text import ConstrainedText
+from .grammar.vocabulary import GrammarVocabulary
 from .request import Request
 from .request_check import RequestLimits
 from .sequence import Sequence
@@ -12,16 +15,16 @@ from .tokenizer import Tokenizer
 
 
 class SequenceFactory:
-    """Numbers arrivals and gives every sequence its seed, its ways to stop and its detokenizer.
+    """Numbers arrivals and gives every sequence its seed, its ways to stop and its detokenizer."""
 
-    Args:
-        seed: base of the seeds of requests that bring none; None draws it from the system.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, limits: RequestLimits, seed: int | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, vocabulary: GrammarVocabulary, limits: RequestLimits, config: EngineConfig
+    ) -> None:
+        self._vocabulary = vocabulary
         self._tokenizer = tokenizer
         self._limits = limits
-        self._seeds = random.Random(seed)
+        self._is_jumping = config.jump_forward
+        self._seeds = random.Random(config.seed)
         self._num_arrivals = 0
 
     def make(self, request: Request) -> list[Sequence]:
@@ -42,6 +45,7 @@ class SequenceFactory:
             seed=parent.sampling_row.seed,
             stop_token_ids=parent.stop_token_ids,
             detokenizer=self.detokenizer(parent.request),
+            constraint=None if parent.constraint is None else parent.constraint.fork(),
         )
         child.token_ids += parent.output_token_ids
         child.num_cached_tokens = parent.num_cached_tokens
@@ -55,6 +59,7 @@ class SequenceFactory:
             skip_special_tokens=params.skip_special_tokens,
             include_stop_str_in_output=params.include_stop_str_in_output,
             min_tokens=params.min_tokens,
+            num_skipped_chars=len(request.healed_text),
         )
 
     def _sequence(self, request: Request, sample_idx: int, seed: int, stop_token_ids: frozenset[int]) -> Sequence:
@@ -66,6 +71,22 @@ class SequenceFactory:
             seed=seed,
             stop_token_ids=stop_token_ids,
             detokenizer=self.detokenizer(request),
+            constraint=self._constraint(request, stop_token_ids),
         )
         self._num_arrivals += 1
         return sequence
+
+    def _constraint(self, request: Request, stop_token_ids: frozenset[int]) -> ConstrainedText | None:
+        if request.grammar is None:
+            return None
+        params = request.sampling_params
+        # Beams advance one token at a time, and a token that is reported with its logprob needs a row of logits.
+        has_row_per_token = params.use_beam_search or params.is_best_of or params.logprobs is not None
+        return ConstrainedText(
+            request.grammar,
+            self._vocabulary,
+            stop_token_ids,
+            self._tokenizer.eos_token_ids,
+            is_jumping=self._is_jumping and not has_row_per_token,
+            closes=params.on_incomplete == "close",
+        )

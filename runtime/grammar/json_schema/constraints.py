@@ -8,7 +8,7 @@ finite, and to join two objects is to join the names of what is inside.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, TypeVar
 

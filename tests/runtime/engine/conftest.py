@@ -37,6 +37,10 @@ class FakeTokenizer:
     def is_special(self, token_id: int) -> bool:
         return token_id == EOS
 
+    def encode(self, text: str, *, is_text_start: bool = True) -> list[int]:
+        """Characters that no token spells are left out, as byte-level tokenizers do with bytes they lack."""
+        return [ord(char) - 33 for char in text if 33 <= ord(char) < 33 + EOS]
+
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         return "".join(self.token_bytes(token_id).decode() for token_id in token_ids)
 
@@ -140,7 +144,7 @@ def run_to_end(engine: Engine, max_steps: int = 10_000) -> dict[str, RequestOutp
 
 def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
     """A request; keyword arguments that are fields of Request go there, the others to SamplingParams."""
-    own = {"priority", "cache_namespace", "shared_prefix_len", "prompt_logprobs_start"}
+    own = {"priority", "cache_namespace", "shared_prefix_len", "prompt_logprobs_start", "num_healable_tokens"}
     params = {"temperature": 0.0, "max_tokens": 8} | {key: value for key, value in fields.items() if key not in own}
     return Request(
         request_id=request_id,

@@ -1,0 +1,64 @@
+"""RequestPreparer: what happens to a request before it is queued, on the thread that submits it: it is checked, its
+constraint is compiled, and the boundary between its prompt and a constrained text is healed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .grammar.compiler import GrammarCompiler
+from .grammar.errors import GrammarError
+from .grammar.healing import healed_prefix
+from .grammar.interface import Grammar
+from .grammar.shortest_ending import shortest_ending
+from .request import Request
+from .request_check import RequestLimits, check_request
+
+
+class RequestPreparer:
+    """Checks and completes requests. Safe to use from several threads.
+
+    Args:
+        grammars: compiles constraints for the engine's vocabulary.
+    """
+
+    def __init__(self, limits: RequestLimits, grammars: GrammarCompiler) -> None:
+        self._limits = limits
+        self._grammars = grammars
+
+    def prepare(self, request: Request) -> Request:
+        """The request as the engine takes it. Does nothing to one that was prepared before.
+
+        Cost: O(prompt); compiling a grammar that was not met before takes milliseconds, at most a second.
+
+        Raises:
+            InvalidRequestError: malformed, or it can never be served. A GrammarError if its constraint is why.
+        """
+        check_request(request, self._limits)
+        spec = request.sampling_params.grammar_spec
+        if spec is None or request.grammar is not None:
+            return request
+        vocabulary = self._grammars.vocabulary
+        num_healed, text = healed_prefix(request.prompt_token_ids, request.num_healable_tokens, vocabulary)
+        grammar = self._grammars.compile(replace(spec, prefix=text) if num_healed else spec)
+        num_kept = len(request.prompt_token_ids) - num_healed
+        request = replace(
+            request,
+            prompt_token_ids=request.prompt_token_ids[:num_kept],
+            shared_prefix_len=min(request.shared_prefix_len, num_kept),
+            prompt_logprobs_start=min(request.prompt_logprobs_start, num_kept),
+            num_healable_tokens=0,
+            grammar=grammar,
+            healed_text=text,
+            num_healed_tokens=num_healed,
+        )
+        if request.sampling_params.on_incomplete != "return":
+            self._check_budget(request, grammar)
+        return request
+
+    def _check_budget(self, request: Request, grammar: Grammar) -> None:
+        params, max_tokens = request.sampling_params, self._limits.max_tokens(request)
+        if shortest_ending(grammar.new_state(), self._grammars.vocabulary, max_tokens) is None:
+            raise GrammarError(
+                f"on_incomplete={params.on_incomplete!r} is refused: no text that satisfies the constraint fits in "
+                f"{max_tokens} tokens. Raise max_tokens, or take on_incomplete='return'"
+            )
