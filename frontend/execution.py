@@ -145,9 +145,13 @@ class GenExecution:
         if value_type is None:
             return sample.text
         cause: Exception | None = None
-        if sample.complete is False:
-            cut = "a stop" if sample.stop_reason is not None else f"max_tokens={self._params.max_tokens}"
-            reason = f"{cut} cut {which} off before it was complete (on_incomplete='close' would end it in time)"
+        if sample.complete is False and sample.stop_reason is not None:
+            reason = f"the stop {sample.stop_reason!r} cut {which} off before it was complete"
+        elif sample.complete is False:
+            reason = (
+                f"max_tokens={self._params.max_tokens} cut {which} off before it was complete: raise it, or let "
+                "on_incomplete='close' end the text in time"
+            )
         else:
             try:
                 return value_type.parse(sample.text)
