@@ -30,12 +30,15 @@ class GenerateCall:
         prompt_token_ids: the whole text so far; never empty.
         shared_prefix_len: leading tokens that sibling branches of a fork share, so that they are computed once.
         name: the variable it binds, for display.
+        num_healable_tokens: so many tokens at the end of the prompt spell literal text, which a constrained generation
+            may begin again with other tokens (see GenerateResult.num_healed_tokens). 0 keeps the prompt as it is.
     """
 
     prompt_token_ids: tuple[int, ...]
     sampling_params: SamplingParams
     shared_prefix_len: int = 0
     name: str | None = field(default=None, compare=False)
+    num_healable_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

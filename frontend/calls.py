@@ -14,8 +14,9 @@ from typing import Literal
 
 from ..sampling_params import SamplingParams
 from .choices import ChoiceLogprobs, ChoicesMethod
-from .errors import GenerationError, ProgramCancelledError, ProgramError, ReadTimeoutError
+from .errors import GenerationError, ProgramCancelledError, ProgramError, ReadTimeoutError, UnparsedTextError
 from .generation import Generation, Sample
+from .value_types import ValueType
 
 CallKind = Literal["text", "gen", "select", "fork", "join"]
 
@@ -35,7 +36,7 @@ class CallMeta:
     """What running a gen or select took. Times are seconds.
 
     Attributes:
-        num_prompt_tokens: tokens before the call.
+        num_prompt_tokens: tokens before the call; those of a healed boundary count as generated.
         num_cached_tokens: how many of them the cache held.
         num_generated_tokens: tokens produced, over all samples; 0 for select.
         finish_reason: "stop" or "length"; "select" for a select.
@@ -44,6 +45,8 @@ class CallMeta:
         choices: of a select, in the order they were given.
         first_token_s: from submission to the first token, if known.
         duration_s: from submission to the end.
+        complete: of a constrained gen: whether the text satisfies the constraint (the first text, with n > 1). False
+            for one that was cut off. None for a select or without a constraint.
     """
 
     num_prompt_tokens: int
@@ -55,6 +58,7 @@ class CallMeta:
     choices: tuple[ChoiceScore, ...]
     first_token_s: float | None
     duration_s: float
+    complete: bool | None = None
 
     @property
     def num_computed_tokens(self) -> int:
@@ -82,6 +86,18 @@ class Failure:
         return Failure(f"{record.describe()} was not run: {self.message}", self.to_error())
 
 
+@dataclass(frozen=True, slots=True)
+class ParseFailure(Failure):
+    """Why a call whose text is there has no value: the text did not become one. What follows the call is unaffected."""
+
+    text: str = ""
+
+    def to_error(self) -> ProgramError:
+        error = UnparsedTextError(self.message, self.text)
+        error.__cause__ = self.cause
+        return error
+
+
 @dataclass(slots=True, eq=False)
 class CallRecord:
     """One node of the graph of a run.
@@ -98,7 +114,7 @@ class CallRecord:
         num_branches: of a fork or join.
         submitted_at: when it went to the backend, on the monotonic clock.
         meta: once it has succeeded.
-        failure: once it has failed.
+        failure: once it has failed. A call whose text did not become the value asked for has a meta too.
     """
 
     call_id: int
@@ -114,19 +130,23 @@ class CallRecord:
     submitted_at: float | None = None
     meta: CallMeta | None = None
     failure: Failure | None = None
-    _token_log: Sequence[int] = field(default=(), repr=False)
-    _prompt_len: int = field(default=0, repr=False)
+    _prompt: tuple[Sequence[int], int, tuple[int, ...]] = field(default=((), 0, ()), repr=False)
 
-    def set_prompt(self, token_log: Sequence[int], prompt_len: int) -> None:
-        """The prompt is the first `prompt_len` items of `token_log`, a list that only ever grows."""
-        self._token_log = token_log
-        self._prompt_len = prompt_len
+    def set_prompt(self, token_log: Sequence[int], prompt_len: int, held_back: tuple[int, ...] = ()) -> None:
+        """The prompt is the first `prompt_len` items of `token_log`, a list that only ever grows, then `held_back`."""
+        self._prompt = (token_log, prompt_len, held_back)
         self.submitted_at = time.monotonic()
+
+    def settle_prompt(self, prompt_len: int) -> None:
+        """Of what was held back, only what `token_log` has now among its first `prompt_len` items was prompt."""
+        self._prompt = (self._prompt[0], prompt_len, ())
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
-        """The exact token ids before a gen or select; empty until it was submitted."""
-        return tuple(self._token_log[: self._prompt_len])
+        """The exact token ids before a gen or select; empty until it was submitted. Tokens of a healed boundary are
+        among them only until it has ended."""
+        token_log, prompt_len, held_back = self._prompt
+        return (*token_log[:prompt_len], *held_back)
 
     def describe(self) -> str:
         name = f" {self.name!r}" if self.name is not None else ""
@@ -156,11 +176,27 @@ class CallGraph:
 
 
 class Call:
-    """A gen or select of a run: its record, its handle once it was submitted, its value once it is done."""
+    """A gen or select of a run: its record, its handle once it was submitted, its value once it is done.
 
-    def __init__(self, record: CallRecord, method: ChoicesMethod | None = None) -> None:
+    Attributes:
+        method: of a select.
+        value_type: what the text of a gen becomes; None leaves it a text.
+        is_healed: of a constrained gen: whether one of its tokens may span the boundary to the literal text before it.
+        text: what it adds to the state, once it is done.
+    """
+
+    def __init__(
+        self,
+        record: CallRecord,
+        method: ChoicesMethod | None = None,
+        *,
+        value_type: ValueType | None = None,
+        is_healed: bool = True,
+    ) -> None:
         self.record = record
         self.method = method
+        self.value_type = value_type
+        self.is_healed = is_healed
         self.text = ""
         self._started: Future[Generation | None] = Future()
         self._outcome: Future[object] = Future()
@@ -170,9 +206,11 @@ class Call:
         self._started.set_result(generation)
 
     def succeed(self, value: object, text: str, meta: CallMeta) -> None:
-        """It ended with `value`; `text` is what it adds to the state."""
+        """It ended with `value`; `text` is what it adds to the state. The value may be a ParseFailure."""
         self.text = text
         self.record.meta = meta
+        if isinstance(value, ParseFailure):
+            self.record.failure = value
         self._outcome.set_result(value)
 
     def fail(self, failure: Failure) -> None:
@@ -202,7 +240,8 @@ class Call:
         """The value; blocks until it is there.
 
         Raises:
-            GenerationError, ProgramCancelledError: there is none, with the cause.
+            GenerationError, ProgramCancelledError: there is none, with the cause. It is an UnparsedTextError if there
+                is a text.
             ReadTimeoutError: not within `timeout` seconds.
         """
         self.wait(timeout)
@@ -211,9 +250,15 @@ class Call:
             raise value.to_error()
         return value
 
+    def _await_text(self, timeout: float | None) -> None:
+        """Block until all of its text is there, and raise like `get` if there is none."""
+        self.wait(timeout)
+        if self.record.meta is None:
+            self.get()
+
     def metas(self, timeout: float | None = None) -> list[CallMeta]:
-        """What it took, as the only item; blocks and raises like `get`."""
-        self.get(timeout)
+        """What it took, as the only item; blocks, and raises like `get` if there is no text."""
+        self._await_text(timeout)
         assert self.record.meta is not None
         return [self.record.meta]
 
@@ -230,9 +275,9 @@ class Call:
             raise ReadTimeoutError(f"{self.record.describe()} has not started after {timeout} s") from None
         if generation is not None:
             yield from generation.chunks(timeout)
-            self.get(timeout)
+            self._await_text(timeout)
             return
-        self.get(timeout)
+        self._await_text(timeout)
         yield self.text
 
     def text_so_far(self) -> str:

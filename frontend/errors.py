@@ -13,6 +13,18 @@ class GenerationError(ProgramError):
     """A gen or select failed, or could not run because something before it failed."""
 
 
+class UnparsedTextError(GenerationError):
+    """A gen's text is there, but did not become the Python value that was asked for.
+
+    Attributes:
+        text: what was generated.
+    """
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
 class ProgramCancelledError(ProgramError):
     """The program was cancelled before the value was there."""
 

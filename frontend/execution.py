@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .backend import Backend, GenerateCall, ScoreCall, ScoreResult, Scoring, TextSegment
-from .calls import Call, CallMeta, ChoiceScore
+from .calls import Call, CallMeta, ChoiceScore, ParseFailure
 from .choices import ChoiceLogprobs
 from .errors import InvalidProgramError
-from .generation import Generation
+from .generation import GenerateResult, Generation, Sample
 from .handle import Handle
 from .token_log import TokenLog, common_prefix_len
+
+MAX_HEALABLE_TOKENS = 4
+"""How much of the literal text before it a constrained gen may begin again; a token rarely spans more."""
+
+_MAX_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +61,34 @@ def submit(call: Call, tokens: TokenLog, backend: Backend) -> Execution:
 
 
 class GenExecution:
-    """A gen under way."""
+    """A gen under way.
+
+    Where the literal text before a constrained gen ends inside what the model would write as one token, the model must
+    be free to write it so ("Answer: " before " yes"). So the last tokens of that text are held back from the log: the
+    backend may take them off the prompt and let the generated tokens begin with their spelling. What it did not take
+    becomes final when the gen has ended.
+    """
 
     def __init__(self, call: Call, tokens: TokenLog, backend: Backend) -> None:
-        tokens.commit()
-        if not tokens.token_ids:
-            raise InvalidProgramError("there is no text before it; a model continues text, so append some first")
         params = call.record.sampling_params
         assert params is not None
         self._call = call
+        self._params = params
         self._tokens = tokens
-        call.record.set_prompt(tokens.token_ids, len(tokens.token_ids))
+        self._backend = backend
+        can_heal = params.grammar_spec is not None and call.is_healed
+        self._held_back = tokens.commit_but_end(MAX_HEALABLE_TOKENS if can_heal else 0)
+        if not tokens.token_ids:
+            raise InvalidProgramError("there is no text before it; a model continues text, so append some first")
+        call.record.set_prompt(tokens.token_ids, len(tokens.token_ids), self._held_back)
         self._generation = backend.generate(
-            GenerateCall(tuple(tokens.token_ids), params, tokens.shared_prefix_len, call.record.name)
+            GenerateCall(
+                (*tokens.token_ids, *self._held_back),
+                params,
+                tokens.shared_prefix_len,
+                call.record.name,
+                num_healable_tokens=len(self._held_back),
+            )
         )
 
     @property
@@ -82,7 +102,7 @@ class GenExecution:
     def finish(self) -> Outcome:
         result = self._generation.result(timeout=0)
         first = result.samples[0]
-        self._tokens.add_generated(first.kept_token_ids, first.leftover_text)
+        self._add_to_log(result)
         meta = CallMeta(
             num_prompt_tokens=result.num_prompt_tokens,
             num_cached_tokens=result.num_cached_tokens,
@@ -93,11 +113,53 @@ class GenExecution:
             choices=(),
             first_token_s=result.first_token_s,
             duration_s=_seconds_since_submission(self._call),
+            complete=first.complete,
         )
-        params = self._call.record.sampling_params
-        assert params is not None
-        value = first.text if params.n == 1 else [sample.text for sample in result.samples]
-        return Outcome(value, first.text, meta)
+        return Outcome(self._value(result.samples), first.text, meta)
+
+    def _add_to_log(self, result: GenerateResult) -> None:
+        num_final = len(self._held_back) - result.num_healed_tokens
+        assert num_final >= 0, "a backend must not heal more than it was allowed to"
+        self._tokens.commit_as(self._held_back[:num_final])
+        self._call.record.settle_prompt(len(self._tokens.token_ids))
+        healed, first = self._held_back[num_final:], result.samples[0]
+        kept, leftover = first.kept_token_ids, first.leftover_text
+        decode = self._backend.decode
+        if healed and decode(kept) + leftover != decode(healed) + first.text:
+            # The text ends inside the token that spans the boundary, so the literal text needs its own tokens again.
+            kept, leftover = healed, first.text
+        self._tokens.add_generated(kept, leftover)
+
+    def _value(self, samples: Sequence[Sample]) -> object:
+        """The text, or what it was to become; a list with n > 1. A ParseFailure if one of them did not become it."""
+        values: list[object] = []
+        for idx, sample in enumerate(samples):
+            value = self._value_of(sample, "its text" if len(samples) == 1 else f"text {idx + 1} of {len(samples)}")
+            if isinstance(value, ParseFailure):
+                return value
+            values.append(value)
+        return values[0] if self._params.n == 1 else values
+
+    def _value_of(self, sample: Sample, which: str) -> object:
+        value_type = self._call.value_type
+        if value_type is None:
+            return sample.text
+        cause: Exception | None = None
+        if sample.complete is False and sample.stop_reason is not None:
+            reason = f"the stop {sample.stop_reason!r} cut {which} off before it was complete"
+        elif sample.complete is False:
+            reason = (
+                f"max_tokens={self._params.max_tokens} cut {which} off before it was complete: raise it, or let "
+                "on_incomplete='close' end the text in time"
+            )
+        else:
+            try:
+                return value_type.parse(sample.text)
+            except Exception as error:
+                cause, reason = error, f"{which} is no {value_type.name}: {error}"
+        shown = sample.text if len(sample.text) <= _MAX_SHOWN_CHARS else f"{sample.text[:_MAX_SHOWN_CHARS]}..."
+        message = f"{self._call.record.describe()} has no value: {reason}; the text is {shown!r}"
+        return ParseFailure(message, cause, text=sample.text)
 
 
 class SelectExecution:

@@ -35,6 +35,8 @@ class Sample:
         finish_reason: "stop" or "length".
         stop_reason: the stop string or stop token id; None for end of sequence or length.
         logprobs: one per token of `token_ids` if asked for.
+        complete: whether `text` satisfies the constraint it was generated under; False for one that was cut off. None
+            without a constraint.
     """
 
     text: str
@@ -44,6 +46,7 @@ class Sample:
     finish_reason: str = "stop"
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    complete: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +55,18 @@ class GenerateResult:
 
     Attributes:
         samples: n of them.
-        num_prompt_tokens: length of the prompt.
+        num_prompt_tokens: length of the prompt, without healed tokens.
         num_cached_tokens: how many of these were in the cache.
         first_token_s: seconds from submission to the first token; None if the backend does not know.
+        num_healed_tokens: tokens that were taken off the end of the prompt, at most as many as the call allowed. The
+            generated tokens begin with their spelling, the texts do not.
     """
 
     samples: tuple[Sample, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
     first_token_s: float | None = None
+    num_healed_tokens: int = 0
 
 
 class Generation(Handle[GenerateResult]):

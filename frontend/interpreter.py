@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from .backend import Message
-from .calls import Call, Failure
+from .calls import Call, Failure, ParseFailure
 from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
 from .primitives import RoleBegin, RoleEnd, Text, with_article
@@ -61,6 +61,7 @@ class Interpreter:
         self._phase: Phase = "waiting" if is_branch else "idle"
         self._execution: Execution | None = None
         self._failure: Failure | None = None
+        self._parse_failure: ParseFailure | None = None
         self._tokens = TokenLog(run.backend)
         self._spans: list[str | Call] = []
         self._messages: list[Message] = []
@@ -108,6 +109,11 @@ class Interpreter:
     def failure(self) -> Failure | None:
         """Why the state is incomplete, as far as is known now."""
         return self._failure
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """What went wrong first, a text that did not become a value included, as far as is known now."""
+        return self._parse_failure or self._failure
 
     @property
     def is_idle(self) -> bool:
@@ -277,6 +283,8 @@ class Interpreter:
             self._fail_call(call, error)
         else:
             self._role_text.append(outcome.text)
+            if isinstance(outcome.value, ParseFailure):
+                self._parse_failure = self._parse_failure or outcome.value
             call.succeed(outcome.value, outcome.text, outcome.meta)
         self._resume()
 

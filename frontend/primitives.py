@@ -6,17 +6,26 @@ A wrong argument is reported here, on the line that wrote it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ..sampling_params import SamplingParams
+from ..grammar_spec import JsonModel, JsonWhitespace, OnIncomplete
+from ..sampling_params import InvalidSamplingParamsError, SamplingParams
 from .choices import ChoicesMethod, resolve_choices_method
 from .errors import InvalidProgramError
 from .suggestions import checks_names
+from .value_types import ValueType, dtype_pattern, resolve_value_type
 
 ROLES = ("system", "user", "assistant")
+
+_NO_PART_IN_SELECT = frozenset(
+    {"choices", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop", "stop_token_ids"}
+    | {"ignore_eos"}
+)
+"""What gen(choices=...) takes without using it when it is a select: it says how to sample, or where to end."""
 
 
 class Expression:
@@ -48,10 +57,18 @@ class Text(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Gen(Expression):
-    """Generate text and, with a name, bind it. `options` holds the sampling parameters this call sets itself."""
+    """Generate text and, with a name, bind it.
+
+    Attributes:
+        options: the sampling parameters this call sets itself.
+        value_type: what the text becomes when the name is read; None leaves it a text.
+        is_healed: whether, under a constraint, a token may span the boundary to the literal text before.
+    """
 
     name: str | None
     options: Mapping[str, Any]
+    value_type: ValueType | None = None
+    is_healed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +146,18 @@ def gen(
     seed: int | None = None,
     logit_bias: Mapping[int, float] | None = None,
     logprobs: int | None = None,
+    *,
+    dtype: type | None = None,
+    choices: Iterable[str] | None = None,
+    choices_method: ChoicesMethod | str | None = None,
+    regex: str | None = None,
+    json_schema: Mapping[str, Any] | bool | str | type[JsonModel] | None = None,
+    ebnf: str | None = None,
+    json_whitespace: JsonWhitespace | None = None,
+    on_incomplete: OnIncomplete | None = None,
+    grammar_backend: str | None = None,
+    parse: bool | None = None,
+    heal: bool | None = None,
 ) -> Expression:
     """Let the model continue the text.
 
@@ -136,9 +165,26 @@ def gen(
     The meaning and limits of each are those of SamplingParams. The value bound to `name` is the text; with n > 1 a
     list of n texts, of which the first continues the program.
 
+    At most one of `dtype`, `choices`, `regex`, `json_schema` and `ebnf` says what the text must be. A text cut off by
+    max_tokens is only the beginning of such a text: `meta(name).complete` is then False, and `on_incomplete` says what
+    else may become of it.
+
+    Args:
+        dtype: the text is written as an int, float, bool ("True", "False") or str (a double-quoted string on one
+            line), and the value is one. A number cut off by max_tokens has the digits that there was room for.
+        choices: the text is one of these. With a temperature above 0 given here the model samples one, token by token;
+            else this is `select(name, choices)`, as in SGLang, and what only says how to sample plays no part.
+        choices_method: the one of `select`.
+        json_schema: given a model class, such as one of pydantic's, the value is an instance of it. Given a dict or
+            JSON text the value is the text, unless parse=True.
+        parse: True makes the value of a json_schema what json.loads makes of the text; False leaves the value a text
+            whatever was given. Where a text cannot be parsed, reading the value raises UnparsedTextError.
+        heal: under a constraint, whether the first token may begin inside the literal text before it, as the model
+            would write it. None stands for True. Without a constraint never.
+
     Raises:
-        InvalidSamplingParamsError: a value is out of range.
-        InvalidProgramError: the name is not a non-empty string.
+        InvalidSamplingParamsError: a value is out of range, or constraints contradict each other.
+        InvalidProgramError: the name is not a non-empty string, or other arguments contradict each other.
     """
     options = {
         "max_tokens": max_tokens,
@@ -157,10 +203,42 @@ def gen(
         "seed": seed,
         "logit_bias": None if logit_bias is None else dict(logit_bias),
         "logprobs": logprobs,
+        "regex": regex,
+        "json_schema": json_schema,
+        "ebnf": ebnf,
+        "choices": _frozen(choices),
+        "json_whitespace": json_whitespace,
+        "on_incomplete": on_incomplete,
+        "grammar_backend": grammar_backend,
     }
     given = {key: value for key, value in options.items() if value is not None}
-    SamplingParams(**{"max_tokens": None, **given})
-    return Gen(_checked_name("gen", name), MappingProxyType(given))
+    if dtype is not None:
+        given["regex"] = dtype_pattern(dtype, given)
+    params = SamplingParams(**{"max_tokens": None, **given})
+    if regex is not None:
+        _check_regex(regex)
+    _check_heal(heal, is_constrained=params.grammar_spec is not None)
+    value_type = resolve_value_type(dtype, json_schema, parse)
+    if choices is not None and not temperature:
+        return _select_for_gen(name, {**given, "heal": heal}, choices_method)
+    if choices_method is not None:
+        raise InvalidProgramError(
+            f"gen({name!r}, choices_method={choices_method!r}) is not allowed: it is the rule by which the best of "
+            "`choices` is taken, so give them, and no temperature above 0"
+        )
+    if json_schema is not None:
+        given["json_schema"] = params.json_schema  # as text, which nobody changes between runs
+    return Gen(_checked_name("gen", name), MappingProxyType(given), value_type, is_healed=heal is not False)
+
+
+def gen_int(name: str | None = None, max_tokens: int | None = None, **options: Any) -> Expression:
+    """`gen(name, max_tokens, dtype=int, **options)`."""
+    return gen(name, max_tokens, dtype=int, **options)
+
+
+def gen_string(name: str | None = None, max_tokens: int | None = None, **options: Any) -> Expression:
+    """`gen(name, max_tokens, dtype=str, **options)`."""
+    return gen(name, max_tokens, dtype=str, **options)
 
 
 @checks_names
@@ -245,6 +323,36 @@ def _message(role: str, expression: Expression | str) -> Expression:
 def _frozen(value: Any) -> Any:
     """An iterable that can be read only once must not be used up by the check."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+def _check_regex(regex: str) -> None:
+    """What Python's re cannot read, no backend can enforce; it is the one part of a grammar that costs no engine."""
+    try:
+        re.compile(regex)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidSamplingParamsError(f"regex={regex!r} is not allowed: {error}") from error
+
+
+def _check_heal(heal: object, *, is_constrained: bool) -> None:
+    if heal is not None and not isinstance(heal, bool):
+        raise InvalidProgramError(f"heal={heal!r} is not allowed: it must be True, False or None")
+    if heal and not is_constrained:
+        raise InvalidProgramError(
+            "heal=True is not allowed: only the text of a constrained gen is healed, such as regex="
+        )
+
+
+def _select_for_gen(
+    name: str | None, given: Mapping[str, Any], choices_method: ChoicesMethod | str | None
+) -> Expression:
+    """gen(choices=...) without a temperature. What asks for something that a select does not give is refused."""
+    for key in sorted(given.keys() - _NO_PART_IN_SELECT):
+        if given[key] is not None and (key, given[key]) not in (("n", 1), ("heal", True)):
+            raise InvalidProgramError(
+                f"gen({name!r}, choices=..., {key}={given[key]!r}) is not allowed: without a temperature above 0 it is "
+                f"a select, which takes the likeliest choice and knows no {key}; give a temperature to sample a choice"
+            )
+    return select(_checked_name("gen", name), given["choices"], choices_method=choices_method)
 
 
 def _checked_name(what: str, name: object) -> str | None:

@@ -61,7 +61,7 @@ class Program:
         Keyword arguments the body does not declare are options: `backend` (a backend, an LLM or a model name),
         `on_error` ("raise" lets what the body raises through; "return" gives the state, whose reads raise it),
         `stream` (see `stream`), and the fields of SamplingParams (`max_new_tokens` also works) as defaults for every
-        gen.
+        gen, but for those that constrain a text.
 
         Raises:
             InvalidProgramError: arguments that fit neither the body nor the options.

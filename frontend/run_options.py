@@ -24,7 +24,10 @@ _NOT_FOR_PROGRAMS = {
     "length_penalty",
     "early_stopping",
 }
-SAMPLING_OPTIONS = frozenset(item.name for item in fields(SamplingParams)) - _NOT_FOR_PROGRAMS
+_ONLY_AT_A_GEN = {"regex", "json_schema", "ebnf", "choices", "json_whitespace", "on_incomplete", "grammar_backend"}
+"""What the text of one gen must be is said where it is written; as a default it would constrain all the others too."""
+
+SAMPLING_OPTIONS = frozenset(item.name for item in fields(SamplingParams)) - _NOT_FOR_PROGRAMS - _ONLY_AT_A_GEN
 
 RunMethod = Literal["run", "stream", "run_batch"]
 METHOD_OPTIONS: Mapping[RunMethod, tuple[str, ...]] = {
@@ -48,7 +51,7 @@ class RunOptions:
         backend: None for the default one.
         on_error: whether `run` raises what the body raised, or returns the state that carries it.
         stream: whether `run` returns at once while the body goes on, as `stream` does.
-        sampling: SamplingParams fields that calls inherit unless they set their own.
+        sampling: SamplingParams fields that calls inherit unless they set their own. No constraints on the text.
     """
 
     backend: BackendLike | None = None
@@ -95,6 +98,11 @@ def split_arguments(
 def _unknown_argument(
     program_name: str, signature: inspect.Signature, name: str, method: RunMethod
 ) -> InvalidProgramError:
+    if name in _ONLY_AT_A_GEN:
+        return InvalidProgramError(
+            f"{program_name}.{method} does not take {name!r}, which would hold for every gen of the program: "
+            f"write gen(..., {name}=...) where it is meant"
+        )
     own = list(signature.parameters)[1:]
     known = [*own, *METHOD_OPTIONS[method], *sorted(SAMPLING_OPTIONS)]
     return InvalidProgramError(

@@ -72,7 +72,7 @@ class Scope:
             if isinstance(part, Gen):
                 record = self._record("gen", part.name)
                 record.sampling_params = sampling_params
-                operations.append(self._bind_call(Call(record)))
+                operations.append(self._bind_call(Call(record, value_type=part.value_type, is_healed=part.is_healed)))
             elif isinstance(part, Select):
                 record = self._record("select", part.name)
                 record.choices = part.choices
@@ -190,7 +190,7 @@ class Scope:
 
     def failure(self) -> ProgramError | None:
         """The first failed call, of this state or of its branches in order, as far as is known now."""
-        own = self.interpreter.failure
+        own = self.interpreter.first_failure
         if own is not None:
             return own.to_error()
         return next((error for branch in list(self.branches) if (error := branch.failure()) is not None), None)

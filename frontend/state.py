@@ -94,10 +94,12 @@ class ProgramState:
     # Reading: blocks, and raises what went wrong
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a variable: the text of a gen or select, a list of them after a join or with n > 1.
+        """The value of a variable: the text of a gen or select, or the Python value a gen was asked for with dtype, a
+        model class or parse=True; a list of them after a join or with n > 1.
 
         Raises:
             UnknownVariableError: (a KeyError) there is no such name.
+            UnparsedTextError: (a GenerationError) the text is there, but did not become the value asked for.
             GenerationError, ForkError, ProgramCancelledError: it has no value, with the cause chained.
             ProgramError: the body raised before it bound the name.
         """

@@ -22,6 +22,7 @@ class TokenLog:
         self._backend = backend
         self.token_ids: list[int] = []
         self._pending: list[TextSegment] = []
+        self._num_literal_chars = 0  # at the end of the pending text: written by the program, not template or generated
         self._shared_token_ids: tuple[int, ...] = ()
         self._shared_prefix_len: int | None = None
 
@@ -29,6 +30,7 @@ class TokenLog:
         """Add text to be tokenised later, together with its neighbours of the same kind."""
         if not text:
             return
+        self._num_literal_chars = 0 if is_template else self._num_literal_chars + len(text)
         if self._pending and self._pending[-1].is_template == is_template:
             text = self._pending.pop().text + text
         self._pending.append(TextSegment(text, is_template))
@@ -38,6 +40,7 @@ class TokenLog:
         assert not self._pending, "generated tokens cannot follow text that was not sent"
         self.token_ids.extend(token_ids)
         self.add_text(leftover_text)
+        self._num_literal_chars = 0
 
     def encode_pending(self, continuation: str = "") -> list[int]:
         """Ids of the pending text, tokenised jointly with a continuation. Changes nothing."""
@@ -57,6 +60,27 @@ class TokenLog:
         """Replace the pending text by these ids for good."""
         self.token_ids.extend(token_ids)
         self._pending.clear()
+        self._num_literal_chars = 0
+
+    def commit_but_end(self, max_tokens: int) -> tuple[int, ...]:
+        """Tokenise the pending text, and make its ids final but for the last `max_tokens` of them, or fewer: only those
+        that spell literal text, and never the first token of all.
+
+        Returns:
+            These last ids, which whoever called holds back: `commit_as` makes them final.
+        """
+        token_ids = self.encode_pending()
+        num_final = len(token_ids) - self._num_literal_tokens(token_ids, max_tokens)
+        self.commit_as(token_ids[:num_final])
+        return tuple(token_ids[num_final:])
+
+    def _num_literal_tokens(self, token_ids: Sequence[int], max_tokens: int) -> int:
+        """How many of the pending text's ids, counted from its end, spell literal text only; at most `max_tokens`."""
+        if self._num_literal_chars == 0:
+            return 0
+        literal = self._pending[-1].text[-self._num_literal_chars :]
+        most = min(max_tokens, len(token_ids) if self.token_ids else len(token_ids) - 1)
+        return next((num for num in range(most, 0, -1) if literal.endswith(self._backend.decode(token_ids[-num:]))), 0)
 
     def branch(self) -> TokenLog:
         """A copy that goes its own way and knows which tokens it shares with its siblings.
@@ -67,6 +91,7 @@ class TokenLog:
         copy = TokenLog(self._backend)
         copy.token_ids = list(self.token_ids)
         copy._pending = list(self._pending)
+        copy._num_literal_chars = self._num_literal_chars
         copy._shared_token_ids = self._shared_token_ids
         return copy
 

@@ -12,7 +12,7 @@ from ...runtime.chat_template import TextSegment as RuntimeSegment
 from ...runtime.config import default_model
 from ...runtime.engine_loop import RequestHandle
 from ...runtime.llm import LLM
-from ...runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
+from ...runtime.outputs import CompletionOutput, OutputChunk, RequestOutput
 from ...runtime.request import Request
 from ...sampling_params import SamplingParams
 from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
@@ -68,8 +68,14 @@ class LocalBackend:
         return _segments(self.llm.tokenizer.chat_template.role_suffix(messages, role))
 
     def generate(self, call: GenerateCall) -> Generation:
-        """Raises InvalidRequestError if the call can never run, such as a prompt beyond the context limit."""
-        request = self._request(call.prompt_token_ids, call.sampling_params, shared_prefix_len=call.shared_prefix_len)
+        """Raises InvalidRequestError if the call can never run: a prompt beyond the context limit, or a constraint that
+        cannot be enforced."""
+        request = self._request(
+            call.prompt_token_ids,
+            call.sampling_params,
+            shared_prefix_len=call.shared_prefix_len,
+            num_healable_tokens=call.num_healable_tokens,
+        )
         (handle,) = self._submit([request])
         generation = LocalGeneration(handle)
         self._when_done(handle, generation.settle)
@@ -254,25 +260,22 @@ def _generate_result(output: RequestOutput) -> GenerateResult:
         num_prompt_tokens=len(output.prompt_token_ids),
         num_cached_tokens=output.num_cached_tokens,
         first_token_s=output.metrics.time_to_first_token,
+        num_healed_tokens=output.num_healed_tokens,
     )
 
 
 def _sample(completion: CompletionOutput) -> Sample:
     assert completion.finish_reason is not None
     token_ids = tuple(completion.token_ids)
-    kept, leftover_text = token_ids, ""
-    if isinstance(completion.stop_reason, str):
-        kept, leftover_text = token_ids[: completion.num_text_tokens], completion.leftover_text
-    elif completion.finish_reason is FinishReason.STOP:
-        kept = token_ids[:-1]  # the token that ended it is no text
     return Sample(
         text=completion.text,
         token_ids=token_ids,
-        kept_token_ids=kept,
-        leftover_text=leftover_text,
+        kept_token_ids=token_ids[: completion.num_text_tokens],
+        leftover_text=completion.leftover_text,
         finish_reason=str(completion.finish_reason),
         stop_reason=completion.stop_reason,
         logprobs=_token_logprobs(completion),
+        complete=completion.complete,
     )
 
 

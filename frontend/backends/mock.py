@@ -13,8 +13,10 @@ from typing import Literal
 
 from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
 from ..errors import InvalidProgramError
-from ..generation import GenerateResult, Generation, Sample, TokenLogprob
+from ..generation import GenerateResult, Generation
 from ..handle import Handle
+from .mock_constraint import check_reply, default_reply
+from .mock_reply import samples_of, tokenise
 from .mock_tokenizer import MockTokenizer
 
 Reply = str | BaseException
@@ -51,11 +53,12 @@ class MockBackend:
     """A scripted backend.
 
     Replies go through the call's own limits as a model's would: cut at `max_tokens` and at stop strings. Scripts get
-    the prompt as text; an exception they return or raise is the call's failure.
+    the prompt as text; an exception they return or raise is the call's failure. So is a reply that the call's
+    constraint does not allow, as far as the standard library can tell (see mock_constraint.py).
 
     Args:
         replies: what gen answers: a function of the call and its prompt; a list, used up in order of arrival; or one
-            text for all.
+            text for all. None answers "ok", or the first of a gen's choices.
         scores: log-probability of each token of a choice, as a function of the prompt and the choice's remaining text.
             The default prefers short text.
         tokenizer: the default knows CHAT_TOKENS and no merges.
@@ -68,7 +71,7 @@ class MockBackend:
 
     def __init__(
         self,
-        replies: GenerateScript | Sequence[Reply] | str = "ok",
+        replies: GenerateScript | Sequence[Reply] | str | None = None,
         *,
         scores: ScoreScript | None = None,
         tokenizer: MockTokenizer | None = None,
@@ -160,7 +163,9 @@ class MockBackend:
         with self._changed:
             if self._is_closed:
                 raise MockCancelledError("the mock backend is closed")
-            num_cached_tokens = self._remember(call.prompt_token_ids)
+            num_cached_tokens = self._num_seen(call.prompt_token_ids)
+            if isinstance(call, ScoreCall) or not call.num_healable_tokens:
+                self._remember(call.prompt_token_ids)
             request = MockRequest(call, self.decode(call.prompt_token_ids), num_cached_tokens, answer, push)
             self.requests.append(request)
             self._waiting.append(request)
@@ -184,66 +189,49 @@ class MockBackend:
         if self._take(request):
             handle.fail(MockCancelledError("the call was cancelled"))
 
-    def _remember(self, token_ids: Sequence[int]) -> int:
-        """Add a prefix to those seen; how much of it was seen before, at most all but the last token."""
+    def _num_seen(self, token_ids: Sequence[int]) -> int:
+        """How much of a prefix was seen before, at most all but the last token."""
         node: dict[int, object] = self._seen  # type: ignore[assignment]
-        num_known = 0
-        is_known = True
+        num_seen = 0
+        for token_id in token_ids[:-1]:
+            if token_id not in node:
+                break
+            node = node[token_id]  # type: ignore[assignment]
+            num_seen += 1
+        return num_seen
+
+    def _remember(self, token_ids: Sequence[int]) -> None:
+        """Add a prefix to those seen."""
+        node: dict[int, object] = self._seen  # type: ignore[assignment]
         for token_id in token_ids:
-            is_known = is_known and token_id in node
-            num_known += is_known
             node = node.setdefault(token_id, {})  # type: ignore[assignment]
-        return min(num_known, max(len(token_ids) - 1, 0))
 
     def _answer_generate(self, call: GenerateCall, request: MockRequest, generation: Generation) -> None:
+        params = call.sampling_params
         try:
-            samples = tuple(self._sample(call, request.prompt) for _ in range(call.sampling_params.n))
+            reply = tokenise(self.tokenizer, call, [self._reply(call, request.prompt) for _ in range(params.n)])
+            samples = samples_of(self.tokenizer, params, reply)
         except BaseException as error:
             generation.fail(error)
             return
         if self._mode == "background":
             for character in samples[0].text:
                 generation.push(character)
+        prompt = call.prompt_token_ids[: len(call.prompt_token_ids) - reply.num_healed_tokens]
         with self._changed:
-            self._remember((*call.prompt_token_ids, *samples[0].kept_token_ids))
-        generation.finish(GenerateResult(samples, len(call.prompt_token_ids), request.num_cached_tokens))
+            self._remember((*prompt, *samples[0].kept_token_ids))
+        num_cached_tokens = min(request.num_cached_tokens, len(prompt) - 1)
+        generation.finish(
+            GenerateResult(samples, len(prompt), num_cached_tokens, num_healed_tokens=reply.num_healed_tokens)
+        )
 
-    def _sample(self, call: GenerateCall, prompt: str) -> Sample:
-        """One scripted reply, cut the way a model's output is."""
+    def _reply(self, call: GenerateCall, prompt: str) -> str:
+        """The next scripted reply, whole."""
         reply = self._script(call, prompt)
         if isinstance(reply, BaseException):
             raise reply
-        params = call.sampling_params
-        token_ids = self.tokenizer.encode([TextSegment(reply)], at_start=False)
-        finish_reason = "stop"
-        if params.max_tokens is not None and len(token_ids) > params.max_tokens:
-            token_ids, finish_reason = token_ids[: params.max_tokens], "length"
-        text = self.decode(token_ids)
-        hits = [(text.index(stop), stop) for stop in params.stop_strings if stop in text]
-        stop_reason: str | None = None
-        if hits:
-            end, stop_reason = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
-            token_ids = self._ids_covering(token_ids, end + len(stop_reason))
-            text, finish_reason = text[:end], "stop"
-        kept = self._ids_inside(token_ids, len(text))
-        logprobs = None if params.logprobs is None else tuple(TokenLogprob(token_id, -1.0) for token_id in token_ids)
-        leftover = text[len(self.decode(kept)) :]
-        return Sample(text, tuple(token_ids), tuple(kept), leftover, finish_reason, stop_reason, logprobs)
-
-    def _ids_covering(self, token_ids: Sequence[int], num_chars: int) -> list[int]:
-        covering: list[int] = []
-        while len(self.decode(covering)) < num_chars:
-            covering.append(token_ids[len(covering)])
-        return covering
-
-    def _ids_inside(self, token_ids: Sequence[int], num_chars: int) -> list[int]:
-        inside: list[int] = []
-        for token_id in token_ids:
-            num_chars -= len(self.tokenizer.token_text(token_id))
-            if num_chars < 0:
-                break
-            inside.append(token_id)
-        return inside
+        check_reply(call.sampling_params, reply)
+        return reply
 
     def _answer_score(self, call: ScoreCall, request: MockRequest, scoring: Scoring) -> None:
         logprobs: list[tuple[float | None, ...]] = []
@@ -269,7 +257,9 @@ class MockBackend:
             self.answer(request)
 
 
-def _as_script(replies: GenerateScript | Sequence[Reply] | str) -> GenerateScript:
+def _as_script(replies: GenerateScript | Sequence[Reply] | str | None) -> GenerateScript:
+    if replies is None:
+        return lambda call, prompt: default_reply(call.sampling_params)
     if callable(replies):
         return replies
     if isinstance(replies, str):
