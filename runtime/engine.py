@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..radix.prefix_cache import PrefixCache
-from . import beam_group, prompt_logprobs
+from . import beam_group, choice_scoring, prompt_logprobs
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
 from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
@@ -196,11 +196,14 @@ class Engine:
         return chunks
 
     def _start(self, request: Request) -> None:
-        sequences = self._sequences.make(request)
+        scoring = choice_scoring.start(request)
+        sequences = (
+            self._sequences.make(request) if scoring is None else self._sequences.make_branches(request, scoring.plan)
+        )
         for sequence in sequences:
             self.scheduler.add(sequence)
         search = beam_group.start_search(sequences[0]) if request.sampling_params.use_beam_search else None
-        self._requests[request.request_id] = RequestState(request, sequences, search)
+        self._requests[request.request_id] = RequestState(request, sequences, search, scoring)
         self.metrics.num_requests += 1
 
     # -- schedule and forward --------------------------------------------------------------------------------------
@@ -267,14 +270,14 @@ class Engine:
 
     def _sample(self, batch: Batch, logits: Tensor) -> list[SampledToken | None]:
         """One entry per scheduled sequence, None where the step did not reach its last token, it has ended meanwhile,
-        or it is a beam: those get their candidates instead."""
+        it is a beam (those get their candidates instead) or a branch (nothing follows it)."""
         samples: list[SampledToken | None] = [None] * len(batch.scheduled)
         wanted: list[tuple[int, int, SamplingRow]] = []  # index in the batch, row of logits
         row = -1
         for idx, part in enumerate(batch.scheduled):
             row += part.num_logit_rows
             sequence = part.sequence
-            if not part.is_sampled or sequence.is_finished:
+            if not part.is_sampled or sequence.is_finished or sequence.branch is not None:
                 continue
             if sequence.is_beam:
                 samples[idx] = self._list_candidates(sequence, logits[row : row + 1])
@@ -324,7 +327,7 @@ class Engine:
                 continue
             state = self._requests[sequence.request.request_id]
             rows = logits[first_row:row]
-            if sequence.prompt_logprobs is not None and sampled is None:
+            if sampled is None and (sequence.prompt_logprobs is not None or sequence.branch is not None):
                 sampled = _error_of(rows)
             if sampled is not None and sampled.error is not None:  # nothing of it is cached or noted for others
                 self.scheduler.remove(sequence)
@@ -333,7 +336,10 @@ class Engine:
             self._accept_computed(part, state)
             if sequence.prompt_logprobs is not None:
                 prompt_logprobs.record(part, rows, self.cache, self.sampler)
-            if sampled is not None:
+            if sequence.branch is not None:
+                if choice_scoring.advance(part, rows, state, self.scheduler, self._sequences, self.sampler):
+                    accepted.append(AcceptedToken(sequence, state, None))
+            elif sampled is not None:
                 self._accept_token(sequence, sampled)
                 accepted.append(AcceptedToken(sequence, state, sampled))
             elif sequence.is_beam and part.is_sampled:
@@ -352,7 +358,7 @@ class Engine:
         num_prompt_tokens = sequence.num_prompt_tokens
         if part.start < num_prompt_tokens:
             state.metrics.num_computed_prompt_tokens += min(end, num_prompt_tokens) - part.start
-            if end == num_prompt_tokens and sequence.num_output_tokens == 0:
+            if end >= num_prompt_tokens and sequence.is_prompt_new:
                 self.metrics.num_prompt_tokens += num_prompt_tokens
                 self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
 

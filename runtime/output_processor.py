@@ -22,7 +22,7 @@ from .tokenizer import Tokenizer
 @dataclass(frozen=True, slots=True)
 class AcceptedToken:
     """A token that was appended to its sequence and is not published yet; or, with `sampled` None, the end of a beam
-    search."""
+    search, or of the last branch of a scoring request."""
 
     sequence: Sequence
     state: RequestState
@@ -58,7 +58,8 @@ class OutputProcessor:
             if token.state.request.request_id not in self._requests:  # a sibling failed in this very step
                 continue
             if token.sampled is None:
-                chunks += self._finish_ranked(token.state, now)
+                finish = self._finish_ranked if token.state.scoring is None else self._finish_scoring
+                chunks += finish(token.state, now)
             elif token.sampled.error is not None:
                 chunks += self._fail(token.sequence, token.sampled.error)
             else:
@@ -74,13 +75,13 @@ class OutputProcessor:
             if sequence.finish_reason is None:
                 sequence.finish_reason, sequence.error = reason, error
         state.num_open = 0
-        completions = [self._completion(sequence) for sequence in state.sequences]
+        completions = [] if state.scoring is not None else [self._completion(sequence) for sequence in state.sequences]
         if state.is_ranked:  # as many as were asked for, in no order: they were never compared
             completions = [
                 replace(each, index=idx) for idx, each in enumerate(completions[: state.request.sampling_params.n])
             ]
         output = self._finish(state, completions, time.monotonic())
-        last = completions[-1].index
+        last = completions[-1].index if completions else 0
         return [OutputChunk(state.request.request_id, last, "", (), finish_reason=reason, output=output)]
 
     def _fail(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
@@ -154,6 +155,12 @@ class OutputProcessor:
             output.prompt_logprobs = [entry and self._with_text(entry) for entry in output.prompt_logprobs]
         self._metrics.num_finished += output.error is None
         return output
+
+    def _finish_scoring(self, state: RequestState, now: float) -> list[OutputChunk]:
+        state.num_open = 0
+        output = self._finish(state, [], now)
+        reason = FinishReason.SCORED
+        return [OutputChunk(state.request.request_id, 0, "", (), finish_reason=reason, output=output)]
 
     def _finish_ranked(self, state: RequestState, now: float) -> list[OutputChunk]:
         """All is known: the n best, each in one chunk."""
