@@ -46,8 +46,23 @@ class TokenLog:
             if segments and not segments[-1].is_template:
                 continuation = segments.pop().text + continuation
             segments.append(TextSegment(continuation))
+        return self._encode(segments)
+
+    def _encode(self, segments: Sequence[TextSegment]) -> list[int]:
         is_start = not self.token_ids
         return self._backend.encode(segments, at_start=is_start) if segments or is_start else []
+
+    def encode_pending_without_last_spaces(self) -> list[int]:
+        """Ids of the pending text up to the spaces that it ends with, if they are no template's. Changes nothing."""
+        segments = list(self._pending)
+        if segments and not segments[-1].is_template:
+            text = segments.pop().text.rstrip(" ")
+            segments += [TextSegment(text)] if text else []
+        return self._encode(segments)
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
 
     def commit(self) -> None:
         """Tokenise the pending text for good."""
