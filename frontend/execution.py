@@ -175,16 +175,16 @@ class SelectExecution:
 
 def _split_choices(choices: Sequence[str], tokens: TokenLog, backend: Backend) -> tuple[tuple[int, ...], ...]:
     """Commit the tokens that all choices have in common with the text before them; return the rest of each choice."""
-    alone = tokens.encode_pending_without_last_spaces()
-    joint = [tokens.encode_pending(choice) for choice in choices]
-    common_len = min(common_prefix_len(alone, ids) for ids in joint)
-    if common_len == 0 and not tokens.token_ids and tokens.has_pending:
+    ids = tokens.encode_jointly(choices)
+    joint = ids.joint
+    common_len = min(common_prefix_len(ids.before, each) for each in joint)
+    if common_len == 0 and not ids.head and not tokens.token_ids and tokens.has_pending:
         # Every token of the prompt would be scored, but the first has nothing before it: keep the prompt as it is.
         alone = tokens.encode_pending()
         common_len = len(alone)
         joint = [[*alone, *backend.encode([TextSegment(choice)], at_start=False)] for choice in choices]
-    tokens.commit_as(joint[0][:common_len])
-    return tuple(tuple(ids[common_len:]) for ids in joint)
+    tokens.commit_as([*ids.head, *joint[0][:common_len]])
+    return tuple(tuple(each[common_len:]) for each in joint)
 
 
 def _seconds_since_submission(call: Call) -> float:

@@ -101,41 +101,56 @@ class BranchPlan:
 
 def plan_branches(trie: ChoiceTrie, *, has_prompt: bool) -> BranchPlan:
     """Cut the nodes that have children into branches. O(tokens). No recursion: a trie may be as deep as a context."""
-    found = _branches_below_root(trie)  # each backwards, so that it could grow at its beginning
-    if not has_prompt:
-        # Something must run for the request to end: if nothing has children, the first token, whose row nobody needs.
-        first = found or [Branch([trie.token_ids[1]], [1])]
-    elif len(found) == 1:
-        first = found
-        first[0].nodes.append(ROOT)
+    stem = _common_beginning(trie) if has_prompt else []
+    below = _branches_below(trie, stem[-1] if stem else ROOT, set(stem))
+    if has_prompt:
+        first = [Branch([trie.token_ids[node] for node in stem], [ROOT, *stem], below)]
     else:
-        first = [Branch([], [ROOT], found)]
+        # Something must run for the request to end: if nothing has children, the first token, whose row nobody needs.
+        first = below or [Branch([trie.token_ids[1]], [1])]
     num_branches = 0
     unnumbered = list(reversed(first))
     while unnumbered:
         branch = unnumbered.pop()
-        branch.token_ids.reverse()
-        branch.nodes.reverse()
         branch.idx = num_branches
         num_branches += 1
         unnumbered += reversed(branch.children)
     return BranchPlan(first, num_branches)
 
 
-def _branches_below_root(trie: ChoiceTrie) -> list[Branch]:
-    """Every branch that begins at the root, its tokens and nodes in reverse order. Children come before parents."""
+def _common_beginning(trie: ChoiceTrie) -> list[int]:
+    """The nodes from the root on, without it, as long as one child has children itself and no other has."""
+    stem: list[int] = []
+    node = ROOT
+    while True:
+        inner = [child for child in trie.children[node].values() if trie.children[child]]
+        if len(inner) != 1:
+            return stem
+        node = inner[0]
+        stem.append(node)
+
+
+def _branches_below(trie: ChoiceTrie, end: int, stem: set[int]) -> list[Branch]:
+    """The branches that begin behind node `end`, which `stem`, all nodes before it but the root, leads to."""
     found: dict[int, list[Branch]] = {}
     num_repeated: dict[int, int] = {}
-    for node in range(len(trie.children) - 1, ROOT, -1):
+    for node in range(len(trie.children) - 1, ROOT, -1):  # children before their parents
         children = trie.children[node].values()
-        if not children:
+        if not children or node in stem:
             continue
         below = [branch for child in children for branch in found.pop(child, ())]
         repeated = sum(num_repeated.pop(child, 0) for child in children) + max(0, len(below) - 1)
         if not below or repeated > MAX_REPEATED_TOKENS:
-            below, repeated = [Branch([], [], below)], 0
+            below, repeated = [Branch([], [], [_turned(branch) for branch in below])], 0
         for branch in below:
             branch.token_ids.append(trie.token_ids[node])
         below[0].nodes.append(node)  # the first one gives every row that it computes
         found[node], num_repeated[node] = below, repeated
-    return [branch for child in trie.children[ROOT].values() for branch in found.get(child, ())]
+    return [_turned(branch) for child in trie.children[end].values() for branch in found.get(child, ())]
+
+
+def _turned(branch: Branch) -> Branch:
+    """A branch grew at its beginning, so its lists were kept in reverse order until now."""
+    branch.token_ids.reverse()
+    branch.nodes.reverse()
+    return branch

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.frontend.backend import ScoreCall
+from ramet.frontend.backend import ScoreCall, TextSegment
 from ramet.frontend.backends.mock import CHAT_TOKENS, MockBackend
 from ramet.frontend.backends.mock_tokenizer import MockTokenizer
 from ramet.frontend.choices import (
@@ -26,6 +27,7 @@ from ramet.frontend.errors import GenerationError, InvalidProgramError
 from ramet.frontend.primitives import assistant, gen, select, user
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
+from ramet.frontend.token_log import TokenLog
 
 
 def score_call(backend: MockBackend, idx: int) -> ScoreCall:
@@ -252,3 +254,36 @@ def test_temperature_and_double_method_are_refused() -> None:
         select("x", ["a"], temperature=0.5)
     with pytest.raises(InvalidProgramError, match="same argument"):
         select("x", ["a"], choices_method="sum", method="sum")
+
+
+@given(
+    st.text("ab c\n", max_size=900),
+    st.lists(st.text("abc ", min_size=1, max_size=4), min_size=2, max_size=4, unique=True),
+)
+def test_the_beginning_of_a_long_text_is_tokenised_once_with_the_same_ids(text: str, choices: list[str]) -> None:
+    """Merges that no tokenizer with words would have: then all of the text is tokenised with each choice."""
+    for merges in ([" a", "ab", "b c", " ab c"], [" a", " b", "ab", "abc"]):
+        tokenizer = MockTokenizer(merges=merges)
+        tokens = TokenLog(MockBackend(tokenizer=tokenizer))
+        tokens.add_text(text)
+        ids = tokens.encode_jointly(choices)
+        assert ids.head + ids.joint[0] == tokenizer.encode([TextSegment(text + choices[0])], at_start=False)
+        for joint, choice in zip(ids.joint, choices, strict=True):
+            assert tokenizer.decode(ids.head + joint) == text + choice
+        assert tokenizer.decode(ids.head + ids.before) == text.rstrip(" ")
+
+
+def test_a_long_text_is_not_tokenised_for_every_choice() -> None:
+    class CountingTokenizer(MockTokenizer):
+        num_chars = 0
+
+        def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
+            self.num_chars += sum(len(segment.text) for segment in segments)
+            return super().encode(segments, at_start=at_start)
+
+    tokenizer = CountingTokenizer(merges=[" no"])
+    backend = MockBackend(tokenizer=tokenizer)
+    text = "word " * 2000
+    yes_or_no.run(text, [f"no {idx}" for idx in range(100)], backend=backend).sync()
+    assert tokenizer.num_chars < 5 * len(text)
+    assert score_call(backend, 0).prompt_token_ids == ids(text.rstrip())
