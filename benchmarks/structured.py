@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramet import LLM, SamplingParams
 from ramet.runtime.grammar.char_automaton import CharAutomaton
+
+from ramet import LLM, SamplingParams
 from ramet.runtime.grammar.regex import parse_regex
 
 CHARACTER_REGEX = (

@@ -64,11 +64,14 @@ class ScoreResult:
 
     Attributes:
         logprobs: per continuation, one value per token.
+        end_logprobs: per continuation, the log-probability that the text does not go on from it into a longer one of
+            the continuations: log(1 - sum of p(next token) over those that it is the beginning of); 0 if there is none.
         num_prompt_tokens: length of the common prompt.
-        num_cached_tokens: how many of these were in the cache when the first continuation ran.
+        num_cached_tokens: how many of these were in the cache.
     """
 
     logprobs: tuple[tuple[float | None, ...], ...]
+    end_logprobs: tuple[float, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
 

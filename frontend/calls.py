@@ -25,10 +25,18 @@ _PACKAGE_DIR = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """One choice of a select: its log-probabilities and the score they gave."""
+    """One choice of a select.
+
+    Attributes:
+        choice: its log-probabilities.
+        score: what the method made of them.
+        probability: that the model writes this one, given that it writes one of the choices: exp(choice.sum_logprob +
+            choice.end_logprob), divided by the sum of that over all choices. 0 for all if none is possible.
+    """
 
     choice: ChoiceLogprobs
     score: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from .backend import Backend, GenerateCall, ScoreCall, ScoreResult, Scoring, TextSegment
 from .calls import Call, CallMeta, ChoiceScore, ParseFailure
-from .choices import ChoiceLogprobs
+from .choices import ChoiceLogprobs, choice_probabilities
 from .errors import InvalidProgramError
 from .generation import GenerateResult, Generation, Sample
 from .handle import Handle
@@ -167,7 +167,11 @@ class SelectExecution:
 
     Each choice is tokenised together with the text before it, and all are scored from the first token at which any of
     these tokenisations leaves that of the text alone. So a choice that merges with the end of the text, such as " no"
-    after "Answer:", is scored as the model would have written it, over the same characters as its rivals.
+    after "Answer:", is scored as the model would have written it, over the same characters as its rivals. Spaces at the
+    end of the text count with the choices, whether a choice merges with them or not: it makes no difference on which
+    side of the boundary they are written. Special tokens and what was sent before are never taken apart.
+
+    All choices are one request. The state goes on with the tokens of the winner's joint tokenisation.
     """
 
     def __init__(self, call: Call, tokens: TokenLog, backend: Backend) -> None:
@@ -201,6 +205,7 @@ class SelectExecution:
         choices = self._choice_logprobs(result, unconditional)
         assert self._call.method is not None
         scores = self._call.method.scores(choices)
+        probabilities = choice_probabilities(choices)
         winner = max(range(len(choices)), key=lambda idx: scores[idx])
         self._tokens.add_generated(self._continuations[winner])
         meta = CallMeta(
@@ -210,7 +215,7 @@ class SelectExecution:
             finish_reason="select",
             stop_reason=None,
             samples=(),
-            choices=tuple(ChoiceScore(choice, score) for choice, score in zip(choices, scores, strict=True)),
+            choices=tuple(map(ChoiceScore, choices, scores, probabilities)),
             first_token_s=None,
             duration_s=_seconds_since_submission(self._call),
         )
@@ -225,21 +230,23 @@ class SelectExecution:
             free = None
             if unconditional is not None:
                 free = tuple(0.0 if value is None else value for value in unconditional.logprobs[idx])
-            choices.append(ChoiceLogprobs(text, self._continuations[idx], logprobs, free))
+            end_logprob = result.end_logprobs[idx]
+            choices.append(ChoiceLogprobs(text, self._continuations[idx], logprobs, end_logprob, free))
         return choices
 
 
 def _split_choices(choices: Sequence[str], tokens: TokenLog, backend: Backend) -> tuple[tuple[int, ...], ...]:
     """Commit the tokens that all choices have in common with the text before them; return the rest of each choice."""
-    alone = tokens.encode_pending()
-    joint = [tokens.encode_pending(choice) for choice in choices]
-    common_len = min(common_prefix_len(alone, ids) for ids in joint)
-    if common_len == 0 and not tokens.token_ids and alone:
+    ids = tokens.encode_jointly(choices)
+    joint = ids.joint
+    common_len = min(common_prefix_len(ids.before, each) for each in joint)
+    if common_len == 0 and not ids.head and not tokens.token_ids and tokens.has_pending:
         # Every token of the prompt would be scored, but the first has nothing before it: keep the prompt as it is.
+        alone = tokens.encode_pending()
         common_len = len(alone)
         joint = [[*alone, *backend.encode([TextSegment(choice)], at_start=False)] for choice in choices]
-    tokens.commit_as(joint[0][:common_len])
-    return tuple(tuple(ids[common_len:]) for ids in joint)
+    tokens.commit_as([*ids.head, *joint[0][:common_len]])
+    return tuple(tuple(each[common_len:]) for each in joint)
 
 
 def _seconds_since_submission(call: Call) -> float:

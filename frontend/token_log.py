@@ -7,8 +7,28 @@ sent or generated is what the next call sends, so the engine finds it in its cac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .backend import Backend, TextSegment
+
+MIN_JOINT_CHARS = 200
+"""So much of a literal text is always tokenised together with what follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointIds:
+    """A text tokenised jointly with several continuations.
+
+    Attributes:
+        head: ids that the text begins with whatever follows; may be empty.
+        before: those after the head of the text alone, without the spaces that it ends with (unless they are a
+            template's): they count with what follows.
+        joint: those after the head of the text with each continuation.
+    """
+
+    head: list[int]
+    before: list[int]
+    joint: list[list[int]]
 
 
 class TokenLog:
@@ -42,15 +62,41 @@ class TokenLog:
         self.add_text(leftover_text)
         self._num_literal_chars = 0
 
-    def encode_pending(self, continuation: str = "") -> list[int]:
-        """Ids of the pending text, tokenised jointly with a continuation. Changes nothing."""
-        segments = list(self._pending)
-        if continuation:
-            if segments and not segments[-1].is_template:
-                continuation = segments.pop().text + continuation
-            segments.append(TextSegment(continuation))
+    def encode_pending(self) -> list[int]:
+        """Ids of the pending text. Changes nothing."""
+        return self._encode(self._pending, is_start=not self.token_ids)
+
+    def encode_jointly(self, continuations: Sequence[str]) -> JointIds:
+        """Tokenise the pending text jointly with each of some continuations. Changes nothing.
+
+        Of a long text only the end takes part, from the beginning of a word on that is so far back that no tokenizer
+        looks across it; that the rest has the same ids by itself is checked on the first continuation.
+        """
         is_start = not self.token_ids
+        segments = list(self._pending)
+        text = segments.pop().text if segments and not segments[-1].is_template else ""
+        cut = _word_start(text, len(text) - MIN_JOINT_CHARS)
+        if cut and len(continuations) > 1:
+            head_ids = self._encode([*segments, TextSegment(text[:cut])], is_start=is_start)
+            joint = self._encode([TextSegment(text[cut:] + continuations[0])], is_start=False)
+            if self._encode([*segments, TextSegment(text + continuations[0])], is_start=is_start) == head_ids + joint:
+                return self._joint_ids(head_ids, [], text[cut:], continuations, is_start=False)
+        return self._joint_ids([], segments, text, continuations, is_start=is_start)
+
+    def _joint_ids(
+        self, head: list[int], segments: list[TextSegment], text: str, continuations: Sequence[str], *, is_start: bool
+    ) -> JointIds:
+        before = self._encode([*segments, TextSegment(text.rstrip(" "))], is_start=is_start)
+        joint = [self._encode([*segments, TextSegment(text + each)], is_start=is_start) for each in continuations]
+        return JointIds(head, before, joint)
+
+    def _encode(self, segments: Sequence[TextSegment], *, is_start: bool) -> list[int]:
+        segments = [segment for segment in segments if segment.text]
         return self._backend.encode(segments, at_start=is_start) if segments or is_start else []
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
 
     def commit(self) -> None:
         """Tokenise the pending text for good."""
@@ -114,3 +160,11 @@ def common_prefix_len(left: Sequence[int], right: Sequence[int]) -> int:
     """Number of equal leading items."""
     length = min(len(left), len(right))
     return next((idx for idx in range(length) if left[idx] != right[idx]), length)
+
+
+def _word_start(text: str, end: int) -> int:
+    """The last place before `end` where a single space begins a word; 0 if there is none."""
+    start = text.rfind(" ", 0, max(0, end))
+    while start > 0 and (text[start - 1].isspace() or text[start + 1].isspace()):
+        start = text.rfind(" ", 0, start)
+    return max(0, start)

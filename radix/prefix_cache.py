@@ -286,11 +286,11 @@ class PrefixCache:
         num_private = int(tail.num_tokens > 0)
         return self._open(token_ids, table.node, shared, tail, num_private, table.priority, table.retention)
 
-    def release(self, table: BlockTable) -> None:
+    def release(self, table: BlockTable, *, keeps_tail: bool = True) -> None:
         """The sequence is finished, aborted or preempted: unlock its blocks, free the private ones.
 
-        Its partial block stays in the tree as a source of copies, unless the tree has those tokens already. With
-        enable_sharing=False nothing stays.
+        Its partial block stays in the tree as a source of copies, unless the tree has those tokens already or
+        `keeps_tail` is off. With enable_sharing=False nothing stays.
 
         Raises:
             CacheUsageError: the table was released before.
@@ -298,7 +298,7 @@ class PrefixCache:
         table.check_live()
         self.open_tables.remove(table)
         node = table.node
-        if self.enable_sharing and table.is_tail_written and table.num_tail_tokens:
+        if self.enable_sharing and keeps_tail and table.is_tail_written and table.num_tail_tokens:
             self._insertion.insert_tail(table)
         self.pool.free(reversed(table.block_ids[table.num_committed_tokens // self.block_size :]))
         self.tree.touch(node, table.priority, is_hit=False)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .frontend.state import ProgramState
     from .radix.retention import RetentionRange
     from .runtime.chat_message import ChatTemplateError
+    from .runtime.choice_prompts import ScoredChoice
     from .runtime.config import EngineConfig
     from .runtime.engine_loop import RequestHandle
     from .runtime.errors import (
@@ -105,6 +106,7 @@ _MODULE_OF = {
     "Program": ".frontend.program",
     "function": ".frontend.program",
     "ProgramState": ".frontend.state",
+    "ScoredChoice": ".runtime.choice_prompts",
     "EngineConfig": ".runtime.config",
     "RequestHandle": ".runtime.engine_loop",
     "EngineStoppedError": ".runtime.errors",
@@ -161,6 +163,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "Program",
     "function",
     "ProgramState",
+    "ScoredChoice",
     "EngineConfig",
     "RequestHandle",
     "EngineStoppedError",

@@ -20,7 +20,7 @@ class ScheduledSequence:
     Attributes:
         start: the sequence's num_computed_tokens when it was scheduled.
         logits_from: logits are wanted for the step's tokens from this offset on; num_new_tokens wants none,
-            num_new_tokens - 1 the last only (the usual case), less than that for prompt logprobs.
+            num_new_tokens - 1 the last only (the usual case), less than that for prompt logprobs and for branches.
     """
 
     sequence: Sequence

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..radix.prefix_cache import PrefixCache
-from . import beam_group, prompt_logprobs
+from . import beam_group, choice_scoring, prompt_logprobs
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
 from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
@@ -210,9 +210,12 @@ class Engine:
 
     def _start(self, request: Request) -> list[AcceptedTokens]:
         """Queue a request's sequences. Returns the tokens they begin with because a grammar forces them."""
-        sequences = self._sequences.make(request)
+        scoring = choice_scoring.start(request)
+        sequences = (
+            self._sequences.make(request) if scoring is None else self._sequences.make_branches(request, scoring.plan)
+        )
         search = beam_group.start_search(sequences[0]) if request.sampling_params.use_beam_search else None
-        state = self._requests[request.request_id] = RequestState(request, sequences, search)
+        state = self._requests[request.request_id] = RequestState(request, sequences, search, scoring)
         self.metrics.num_requests += 1
         accepted = []
         for sequence in sequences:
@@ -305,7 +308,7 @@ class Engine:
                 continue
             state = self._requests[sequence.request.request_id]
             rows = logits[first_row:row]
-            if sequence.prompt_logprobs is not None and sampled is None:
+            if sampled is None and (sequence.prompt_logprobs is not None or sequence.branch is not None):
                 sampled = error_of(rows)
             if sampled is not None and sampled.error is not None:  # nothing of it is cached or noted for others
                 self.scheduler.remove(sequence)
@@ -314,7 +317,10 @@ class Engine:
             self._accept_computed(part, state)
             if sequence.prompt_logprobs is not None:
                 prompt_logprobs.record(part, rows, self.cache, self.sampler)
-            if sampled is not None:
+            if sequence.branch is not None:
+                if choice_scoring.advance(part, rows, state, self.scheduler, self._sequences, self.sampler):
+                    accepted.append(AcceptedTokens(sequence, state))
+            elif sampled is not None:
                 accepted.append(self._accept_token(sequence, state, sampled))
             elif sequence.is_beam and part.is_sampled:
                 searches[state.request.request_id] = state
@@ -332,7 +338,7 @@ class Engine:
         num_prompt_tokens = sequence.num_prompt_tokens
         if part.start < num_prompt_tokens:
             state.metrics.num_computed_prompt_tokens += min(end, num_prompt_tokens) - part.start
-            if end >= num_prompt_tokens and not sequence.is_prompt_counted:
+            if end >= num_prompt_tokens and sequence.is_prompt_new:
                 sequence.is_prompt_counted = True
                 self.metrics.num_prompt_tokens += num_prompt_tokens
                 self.metrics.num_cached_tokens += min(sequence.num_cached_tokens or 0, num_prompt_tokens)

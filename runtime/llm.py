@@ -1,4 +1,4 @@
-"""LLM: a model and its engine in this process: `generate`, `chat`, `stream`, for prompts rather than programs."""
+"""LLM: a model and its engine in this process: `generate`, `chat`, `stream`, `score`, for prompts and not programs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from ..kernels.dispatch import check_device
 from ..sampling_params import SamplingParams
+from .choice_prompts import ScoredChoice, tokenize_choices
 from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
 from .engine_loop import EngineLoop, RequestHandle
@@ -142,6 +143,33 @@ class LLM:
                     f"not {conversation!r}"
                 )
         return self.generate(conversations, sampling_params, use_tqdm=use_tqdm, **request_fields)
+
+    def score(
+        self, prompt: Prompt, choices: Sequence[str], **request_fields: Unpack[RequestFields]
+    ) -> list[ScoredChoice]:
+        """How likely each of some texts is to follow a prompt; one entry per choice, in order.
+
+        Each choice is tokenised together with the prompt (spaces at the prompt's end count with the choices). All are
+        one request: choices of one token cost nothing beyond the prompt, others usually one step more.
+
+        Args:
+            prompt: as one of `generate`'s.
+            choices: distinct texts, none empty.
+            request_fields: as `generate`'s.
+
+        Raises:
+            InvalidRequestError: it is refused.
+            RequestFailedError: it failed while it ran.
+        """
+        asked = tokenize_choices(prompt, choices, self.tokenizer)
+        tokens = {"prompt": asked.text, "prompt_token_ids": asked.token_ids}
+        request = self._request(tokens, SamplingParams(max_tokens=1), **request_fields)
+        request = dataclasses.replace(request, continuations=asked.continuations)
+        (output,) = self._wait_all(self.submit_requests([request]), use_tqdm=False)
+        if output.error is not None:
+            raise output.error
+        assert output.continuations is not None
+        return asked.scored(choices, output.continuations)
 
     def submit(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Unpack[RequestFields]

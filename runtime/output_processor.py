@@ -64,8 +64,9 @@ class OutputProcessor:
                 continue
             if tokens.error is not None:
                 chunks += self._fail(tokens.sequence, tokens.error)
-            elif tokens.sequence.is_beam:
-                chunks += self._finish_ranked(tokens.state, now)
+            elif not tokens.token_ids:
+                finish = self._finish_ranked if tokens.state.scoring is None else self._finish_scoring
+                chunks += finish(tokens.state, now)
             else:
                 chunks += self._publish(tokens, now)
         return chunks
@@ -79,13 +80,13 @@ class OutputProcessor:
             if sequence.finish_reason is None:
                 sequence.finish_reason, sequence.error = reason, error
         state.num_open = 0
-        completions = [self._completion(sequence) for sequence in state.sequences]
+        completions = [] if state.scoring is not None else [self._completion(sequence) for sequence in state.sequences]
         if state.is_ranked:  # as many as were asked for, in no order: they were never compared
             completions = [
                 replace(each, index=idx) for idx, each in enumerate(completions[: state.request.sampling_params.n])
             ]
         output = self._finish(state, completions, time.monotonic())
-        last = completions[-1].index
+        last = completions[-1].index if completions else 0
         return [OutputChunk(state.request.request_id, last, "", (), finish_reason=reason, output=output)]
 
     def _fail(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
@@ -183,6 +184,12 @@ class OutputProcessor:
             output.prompt_logprobs = [entry and self._with_text(entry) for entry in output.prompt_logprobs]
         self._metrics.num_finished += output.error is None
         return output
+
+    def _finish_scoring(self, state: RequestState, now: float) -> list[OutputChunk]:
+        state.num_open = 0
+        output = self._finish(state, [], now)
+        reason = FinishReason.SCORED
+        return [OutputChunk(state.request.request_id, 0, "", (), finish_reason=reason, output=output)]
 
     def _finish_ranked(self, state: RequestState, now: float) -> list[OutputChunk]:
         """All is known: the n best, each in one chunk."""

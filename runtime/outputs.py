@@ -19,6 +19,8 @@ class FinishReason(StrEnum):
     """Cancelled by the caller."""
     ERROR = "error"
     """Failed; `error` tells why."""
+    SCORED = "scored"
+    """It generates nothing: its continuations are scored."""
 
 
 TokenLogprobs = dict[int, Logprob]
@@ -77,6 +79,21 @@ class RequestMetrics:
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 
+@dataclass(frozen=True, slots=True)
+class ContinuationLogprobs:
+    """What the model says about one continuation of a request's prompt.
+
+    Attributes:
+        logprobs: of each of its tokens given all before it, under the unmodified distribution; None for the first token
+            after an empty prompt.
+        end_logprob: that the text does not go on here into one of the request's longer continuations: the logarithm of
+            1 - the sum of p(next token) over those that it is the beginning of. 0 where it is none's beginning.
+    """
+
+    logprobs: tuple[float | None, ...]
+    end_logprob: float
+
+
 @dataclass(slots=True)
 class RequestOutput:
     """A request and what came of it; field names are vLLM's.
@@ -85,6 +102,8 @@ class RequestOutput:
         num_cached_tokens: prompt tokens the first sample found in the cache.
         prompt_logprobs: one entry per prompt token if asked for; None for the first and for those not asked for.
         error: why it failed, None otherwise.
+        continuations: one entry per continuation of a request that scores some, None for others and if it failed; such
+            a request has no `outputs`.
         num_healed_tokens: tokens taken off the end of the prompt, whose text the generated tokens begin with (see
             Request.num_healable_tokens); `prompt_token_ids` is without them, and so is every `text`.
     """
@@ -98,6 +117,7 @@ class RequestOutput:
     metrics: RequestMetrics
     num_cached_tokens: int
     error: Exception | None = None
+    continuations: list[ContinuationLogprobs] | None = None
     num_healed_tokens: int = 0
 
 

@@ -30,7 +30,7 @@ class Request:
 
     Attributes:
         request_id: unique among the requests that are alive.
-        prompt_token_ids: the prompt; never empty.
+        prompt_token_ids: the prompt; never empty, unless there are continuations to score.
         prompt: its text, if there was one; only handed back in the output.
         arrival_time: seconds on the monotonic clock.
         priority: lower is served earlier under the `priority` policy.
@@ -40,6 +40,9 @@ class Request:
         prompt_logprobs_start: first position whose prompt logprob is wanted; earlier ones are reported as None.
         routing_key: requests with the key that most running ones have come first under the `routing-key` policy.
         retention: parts of the context that the cache should keep longer, or give up earlier, than others.
+        continuations: token ids, each non-empty, whose log-probabilities after the prompt are wanted (RequestOutput has
+            them as `continuations`). Such a request generates nothing and uses nothing of its sampling parameters; its
+            prompt may be empty. () for a usual request.
         num_healable_tokens: this many tokens at the end of the prompt spell literal text that a constrained generation
             may begin again, so that one of its tokens can span the boundary. 0 keeps the prompt as it is.
         grammar: the compiled constraint of sampling_params; set where the request is submitted.
@@ -57,6 +60,7 @@ class Request:
     prompt_logprobs_start: int = 0
     routing_key: str | None = None
     retention: tuple[RetentionRange, ...] = ()
+    continuations: tuple[tuple[int, ...], ...] = ()
     num_healable_tokens: int = 0
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
     healed_text: str = ""

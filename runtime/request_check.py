@@ -39,7 +39,9 @@ class RequestLimits:
         return min(self.max_model_len, self.num_slots)
 
     def max_tokens(self, request: Request) -> int:
-        """Most tokens the request may generate, with "as many as fit" resolved."""
+        """Most tokens the request may generate, with "as many as fit" resolved; the longest of its continuations."""
+        if request.continuations:
+            return max(map(len, request.continuations))
         params = request.sampling_params
         if params.max_tokens is not None:
             return params.max_tokens + request.num_healed_tokens  # those are the prompt's, generated once more
@@ -65,12 +67,14 @@ def check_request(request: Request, limits: RequestLimits) -> None:
         raise InvalidRequestError(f"a request must be a Request with a string as its id, not {request!r}")
     if not isinstance(request.sampling_params, SamplingParams):
         raise InvalidRequestError(f"sampling_params must be a SamplingParams, not {request.sampling_params!r}")
-    if not request.prompt_token_ids:
+    if not request.prompt_token_ids and not request.continuations:
         raise InvalidRequestError("the prompt is empty: it must have at least one token")
     params = request.sampling_params
     _check_token_ids("prompt_token_ids", request.prompt_token_ids, limits.vocab_size)
     _check_token_ids("stop_token_ids", params.stop_ids, limits.vocab_size)
     _check_token_ids("logit_bias", params.logit_bias or (), limits.vocab_size)
+    if request.continuations != ():
+        _check_continuations(request, limits)
     _check_lengths(request, limits)
     if params.use_beam_search:
         _check_beams(request, limits)
@@ -88,26 +92,52 @@ def _check_token_ids(name: str, token_ids: Iterable[int], vocab_size: int) -> No
 
 def _check_lengths(request: Request, limits: RequestLimits) -> None:
     prompt_len = len(request.prompt_token_ids)
-    max_tokens = request.sampling_params.max_tokens or 1
+    most = limits.max_tokens(request)
+    if request.continuations:
+        max_tokens, shorter = most, "shorten the continuations"
+        what = f"prompt of {prompt_len} tokens plus a continuation of {most}"
+        what_most = what
+    else:
+        max_tokens, shorter = request.sampling_params.max_tokens or 1, "lower max_tokens"
+        what = f"prompt of {prompt_len} tokens plus max_tokens={max_tokens}"
+        what_most = f"prompt of {prompt_len} tokens plus max_tokens={most}"
     if prompt_len + max_tokens > limits.max_model_len:
         raise InvalidRequestError(
-            f"prompt of {prompt_len} tokens plus max_tokens={max_tokens} exceeds the context limit of "
-            f"{limits.max_model_len} tokens: shorten the prompt or lower max_tokens"
+            f"{what} exceeds the context limit of {limits.max_model_len} tokens: shorten the prompt or {shorter}"
         )
     if prompt_len + max_tokens > limits.num_slots:
         raise InvalidRequestError(
-            f"prompt of {prompt_len} tokens plus max_tokens={max_tokens} can never fit in the KV cache of "
-            f"{limits.num_slots} tokens: raise kv_cache_memory or num_blocks, or lower max_tokens"
+            f"{what} can never fit in the KV cache of {limits.num_slots} tokens: raise kv_cache_memory or num_blocks, "
+            f"or {shorter}"
         )
-    if limits.max_num_batched_tokens is not None and limits.max_tokens(request) + prompt_len - 1 > (
-        limits.max_num_batched_tokens
-    ):
+    if limits.max_num_batched_tokens is not None and most + prompt_len - 1 > limits.max_num_batched_tokens:
         # A preempted sequence recomputes prompt and output in one piece, so both count.
         raise InvalidRequestError(
-            f"prompt of {prompt_len} tokens plus max_tokens={limits.max_tokens(request)} exceeds "
-            f"max_num_batched_tokens={limits.max_num_batched_tokens} and enable_chunked_prefill is off: "
-            "turn it on or raise max_num_batched_tokens"
+            f"{what_most} exceeds max_num_batched_tokens={limits.max_num_batched_tokens} and enable_chunked_prefill "
+            "is off: turn it on or raise max_num_batched_tokens"
         )
+
+
+def _check_continuations(request: Request, limits: RequestLimits) -> None:
+    if not isinstance(request.continuations, tuple) or any(
+        not isinstance(token_ids, tuple) or not token_ids for token_ids in request.continuations
+    ):
+        raise InvalidRequestError(
+            f"continuations={request.continuations!r} must be a tuple of non-empty tuples of token ids"
+        )
+    for idx, token_ids in enumerate(request.continuations):
+        _check_token_ids(f"continuations[{idx}]", token_ids, limits.vocab_size)
+    params = request.sampling_params
+    for name, value, neutral in (
+        ("n", params.num_sequences, 1),
+        ("use_beam_search", params.use_beam_search, False),
+        ("prompt_logprobs", params.prompt_logprobs, None),
+        ("a constraint", params.grammar_spec, None),
+    ):
+        if value != neutral:
+            raise InvalidRequestError(
+                f"{name}={value!r} does not go with continuations: such a request scores them and generates nothing"
+            )
 
 
 def _check_beams(request: Request, limits: RequestLimits) -> None:

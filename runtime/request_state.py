@@ -8,6 +8,7 @@ from .beam_search import BeamSearch
 from .outputs import CompletionOutput, RequestMetrics, RequestOutput
 from .request import Request
 from .sequence import Sequence
+from .trie_logprobs import TrieLogprobs
 
 
 @dataclass(slots=True)
@@ -15,14 +16,16 @@ class RequestState:
     """A live request and its sequences.
 
     Attributes:
-        sequences: one per sample; of a beam search the live beams, best first.
+        sequences: one per sample; of a beam search the live beams, best first; of a scoring request its branches.
         beam_search: the search these beams belong to, if it is one.
+        scoring: what is known of its continuations, if it is a scoring request.
         num_open: sequences whose last chunk has not been made yet.
     """
 
     request: Request
     sequences: list[Sequence]
     beam_search: BeamSearch | None = None
+    scoring: TrieLogprobs | None = None
     num_open: int = field(init=False)
     metrics: RequestMetrics = field(init=False)
 
@@ -39,6 +42,7 @@ class RequestState:
     def output(self, completions: list[CompletionOutput]) -> RequestOutput:
         """What is known so far, with these outputs."""
         first = self.sequences[0]
+        error = next((sequence.error for sequence in self.sequences if sequence.error is not None), None)
         return RequestOutput(
             request_id=self.request.request_id,
             prompt=self.request.prompt,
@@ -49,5 +53,6 @@ class RequestState:
             metrics=self.metrics,
             num_cached_tokens=first.num_cached_tokens or 0,
             num_healed_tokens=self.request.num_healed_tokens,
-            error=next((sequence.error for sequence in self.sequences if sequence.error is not None), None),
+            error=error,
+            continuations=self.scoring.result() if self.scoring is not None and error is None else None,
         )

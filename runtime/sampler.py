@@ -94,6 +94,11 @@ class Sampler(Protocol):
         """
         ...
 
+    def token_logprobs(self, logits: Tensor, row_indices: Sequence[int], token_ids: Sequence[int]) -> list[float]:
+        """The logprob of each token in the row of logits [R, vocab] that is named with it: the same floats that
+        `logprobs` has for them. Rows may be named several times, best one after another."""
+        ...
+
 
 def allowed_mask(allowed: Tensor, vocab_size: int) -> NDArray[np.bool_]:
     """`SamplingRow.allowed` as one truth value per token."""

@@ -46,6 +46,11 @@ class NativeSampler:
         listings = self._kernels.logprobs(_on_cpu(logits), range(num_rows), token_ids, [top_n] * num_rows)
         return [_as_logprobs(token_id, listing) for token_id, listing in zip(token_ids, listings, strict=True)]
 
+    def token_logprobs(self, logits: Tensor, row_indices: Sequence[int], token_ids: Sequence[int]) -> list[float]:
+        """See `Sampler.token_logprobs`. Cost: as `SamplingKernels.logprobs` of a row for each token."""
+        listings = self._kernels.logprobs(_on_cpu(logits), row_indices, token_ids, [0] * len(token_ids))
+        return [listing.own_logprob for listing in listings]
+
     def _add_logprobs(self, logits: Tensor, rows: Sequence[SamplingRow], results: list[SampledToken]) -> None:
         """Put logprobs into the results of the rows that want them. Mutates `results`."""
         wanted = [

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..sampling_params import SamplingParams
-from .logprobs import Ids, Row, largest, logprobs_of, to_numpy
+from .logprobs import Ids, Row, largest, logprobs_of, to_numpy, token_logprobs_of
 from .outputs import TokenLogprobs
 from .random_stream import waiting_times
 from .sampler import SampledToken, SamplingRow, allowed_mask, not_finite, nothing_left, out_of_range
@@ -57,6 +57,10 @@ class NumpySampler:
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
         """See `Sampler.logprobs`."""
         return logprobs_of(logits, token_ids, top_n)
+
+    def token_logprobs(self, logits: Tensor, row_indices: Sequence[int], token_ids: Sequence[int]) -> list[float]:
+        """See `Sampler.token_logprobs`."""
+        return token_logprobs_of(logits, row_indices, token_ids)
 
 
 def _sampled(choice: int | str, logits: Tensor, params: SamplingParams) -> SampledToken:

@@ -75,7 +75,8 @@ class Scheduler:
         """The sequence ended (finished, aborted or failed): free its blocks. Its cached prefix stays in the tree."""
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
-            self._release(sequence)
+            # What the partial blocks of a thousand branches hold is not worth a block each; one has the prompt's end.
+            self._release(sequence, keeps_tail=sequence.branch is None or sequence.sample_idx == 0)
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
@@ -99,6 +100,26 @@ class Scheduler:
         child.status = SequenceStatus.RUNNING
         self.running.insert(self.running.index(parent) + 1, child)
         return True
+
+    def branch(self, parent: Sequence, children: list[Sequence]) -> None:
+        """Let these, which begin with the tokens computed for `parent`, run beside it on shared blocks: as many as
+        there is room for beside what everybody else is expected to need. The rest wait, ahead of all who never ran.
+
+        The copies this takes are carried out with the next batch.
+        """
+        table = parent.block_table
+        assert table is not None
+        num_shared_blocks = table.num_committed_tokens // self.cache.block_size
+        self.admission.begin_pass(self.running)
+        has_room = True
+        for child in children:
+            has_room = has_room and self.admission.has_room(
+                child, num_shared_blocks, 0, self.cache.num_available_blocks
+            )
+            if not has_room:
+                self.waiting.add_returning(child)
+            elif self.fork(parent, child):
+                self.admission.on_admission(child)
 
     def schedule(self) -> Batch:
         """Plan one step. Mutates the queues and the cache; every sequence in the plan has blocks for its tokens."""
@@ -233,13 +254,12 @@ class Scheduler:
         return step.is_full or len(self.running) >= self._max_num_running
 
     def _match(self, sequence: Sequence, watch: PrefixWatch | None) -> tuple[PrefixMatch, PrefixMatch]:
-        """The longest cached prefix, and what it can use of it: less where prompt logprobs are wanted and not known.
-
-        The last token is always computed: its logits choose the next one.
+        """The longest cached prefix that ends before the first logits it wants, of its last token at the latest; and
+        what it can use of that: less where prompt logprobs are wanted and not known.
         """
         namespace = sequence.request.cache_namespace
         cached = self.cache.match(
-            sequence.token_ids, namespace=namespace, max_tokens=sequence.num_tokens - 1, watch=watch
+            sequence.token_ids, namespace=namespace, max_tokens=sequence.num_reusable_tokens, watch=watch
         )
         limit = cacheable_prefix_len(sequence, cached, self.cache)
         if limit >= cached.num_tokens:
@@ -311,8 +331,8 @@ class Scheduler:
                 self.num_preemptions,
             )
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence, *, keeps_tail: bool = True) -> None:
         assert sequence.block_table is not None
-        self.cache.release(sequence.block_table)
+        self.cache.release(sequence.block_table, keeps_tail=keeps_tail)
         sequence.block_table = None
         self._fork_copies.pop(sequence, None)

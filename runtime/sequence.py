@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from ..radix.block_table import BlockTable
+from .choice_trie import Branch
 from .detokenizer import IncrementalDetokenizer
 from .grammar.constrained_text import ConstrainedText
 from .outputs import FinishReason, TokenLogprobs
@@ -38,6 +39,8 @@ class Sequence:
         has_stop_token: the last token ended it and is no text.
         is_prompt_counted: its prompt is part of the metrics already.
         is_beam: one beam of a beam search; its siblings are the running sequences of the same request.
+        branch: of a scoring request, the part of its trie that is computed now; None for a usual one.
+        num_known_rows: rows of logits of the branch that were had already.
         beam_candidates: its likeliest next tokens with their logprobs, while it waits for its siblings to have theirs.
     """
 
@@ -45,6 +48,7 @@ class Sequence:
         "arrival_idx",
         "beam_candidates",
         "block_table",
+        "branch",
         "constraint",
         "cumulative_logprob",
         "detokenizer",
@@ -57,6 +61,7 @@ class Sequence:
         "logprobs",
         "max_tokens",
         "num_cached_tokens",
+        "num_known_rows",
         "num_preemptions",
         "num_prompt_tokens",
         "prompt_logprobs",
@@ -95,6 +100,8 @@ class Sequence:
         self.sampling_row = SamplingRow(row_params, seed, sample_idx, self.token_ids, self.num_prompt_tokens)
         self.is_beam = request.sampling_params.use_beam_search
         self.beam_candidates: list[tuple[int, float]] | None = None
+        self.branch: Branch | None = None
+        self.num_known_rows = 0
         self.block_table: BlockTable | None = None
         self.status = SequenceStatus.WAITING
         self.num_cached_tokens: int | None = None
@@ -143,6 +150,32 @@ class Sequence:
     @property
     def is_finished(self) -> bool:
         return self.status is SequenceStatus.FINISHED
+
+    @property
+    def is_prompt_new(self) -> bool:
+        """Its prompt was not computed to the end before: nothing has followed from it."""
+        if self.branch is None:
+            return not self.is_prompt_counted
+        return self.branch.idx == 0 and self.num_known_rows == 0
+
+    @property
+    def num_reusable_tokens(self) -> int:
+        """Most tokens it may take from the cache: those before the first whose logits are wanted, for itself or for its
+        branch. How far prompt logprobs allow it is another question."""
+        if self.branch is None:
+            return len(self.token_ids) - 1
+        return len(self.token_ids) - len(self.branch.nodes) + self.num_known_rows
+
+    def go_on(self, branch: Branch) -> None:
+        """Begin a branch where its tokens end."""
+        self.token_ids += branch.token_ids
+        self.branch = branch
+        self.num_known_rows = 0
+
+    def next_wanted_logits(self) -> int:
+        """First position whose row of logits is wanted and not known yet."""
+        position = self.next_prompt_logprob()
+        return position - 1 if position < self.num_prompt_tokens else self.num_reusable_tokens
 
     def next_prompt_logprob(self) -> int:
         """First prompt position whose logprob is wanted and not known yet; num_prompt_tokens if there is none."""

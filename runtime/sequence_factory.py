@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from .choice_trie import Branch, BranchPlan
 from .config import EngineConfig
 from .detokenizer import IncrementalDetokenizer
 from .grammar.constrained_text import ConstrainedText
@@ -35,6 +36,22 @@ class SequenceFactory:
         stop_token_ids = eos_token_ids.union(params.stop_ids)
         return [self._sequence(request, idx, seed, stop_token_ids) for idx in range(params.num_sequences)]
 
+    def make_branches(self, request: Request, plan: BranchPlan) -> list[Sequence]:
+        """A sequence per branch that a scoring request begins with.
+
+        Every branch of the plan has a number among the arrivals, so that which of two came later is never open.
+        """
+        sequences = [self._branch(request, branch, self._num_arrivals, []) for branch in plan.first]
+        self._num_arrivals += plan.num_branches
+        return sequences
+
+    def fork_branch(self, parent: Sequence, branch: Branch) -> Sequence:
+        """A sequence of its own that begins a branch behind the tokens that `parent` has."""
+        first_arrival_idx = parent.arrival_idx - parent.sample_idx
+        child = self._branch(parent.request, branch, first_arrival_idx, parent.output_token_ids)
+        child.num_cached_tokens = parent.num_cached_tokens
+        return child
+
     def fork(self, parent: Sequence) -> Sequence:
         """A sequence of its own with the tokens that `parent` has."""
         child = Sequence(
@@ -61,6 +78,22 @@ class SequenceFactory:
             min_tokens=params.min_tokens,
             num_skipped_chars=len(request.healed_text),
         )
+
+    def _branch(
+        self, request: Request, branch: Branch, first_arrival_idx: int, output_token_ids: list[int]
+    ) -> Sequence:
+        sequence = Sequence(
+            request=request,
+            sample_idx=branch.idx,
+            arrival_idx=first_arrival_idx + branch.idx,
+            max_tokens=len(output_token_ids) + branch.longest_run(),
+            seed=0,
+            stop_token_ids=frozenset(),
+            detokenizer=self.detokenizer(request),
+        )
+        sequence.token_ids += output_token_ids
+        sequence.go_on(branch)
+        return sequence
 
     def _sequence(self, request: Request, sample_idx: int, seed: int, stop_token_ids: frozenset[int]) -> Sequence:
         sequence = Sequence(

@@ -80,11 +80,11 @@ def plan_part(
         num_new_tokens = -(-remaining // num_pieces)
     else:
         return None
-    position = sequence.next_prompt_logprob()
-    if position >= sequence.num_prompt_tokens:
+    position = sequence.next_wanted_logits()
+    if position >= sequence.num_tokens - 1:
         logits_from = num_new_tokens - 1 if num_new_tokens == remaining else num_new_tokens
         return ScheduledSequence(sequence, start, num_new_tokens, logits_from)
-    first_row = max(0, position - 1 - start)
-    num_new_tokens = min(num_new_tokens, first_row + step.num_logit_rows)  # prompt logprobs: a row for each token
+    first_row = max(0, position - start)
+    num_new_tokens = min(num_new_tokens, first_row + step.num_logit_rows)  # a row for each token from there on
     last_row = num_new_tokens - 1 if num_new_tokens == remaining else num_new_tokens
     return ScheduledSequence(sequence, start, num_new_tokens, min(first_row, last_row))

@@ -53,7 +53,7 @@ class StepSampling:
 
     def sample(self, batch: Batch, logits: Tensor) -> list[SampledToken | None]:
         """One entry per scheduled sequence, None where the step did not reach its last token, it has ended meanwhile,
-        or it is a beam: those get their candidates instead.
+        it is a beam (those get their candidates instead) or a branch (nothing follows it).
 
         Args:
             logits: fp32 [R, vocab], the rows that the batch asks for.
@@ -64,7 +64,7 @@ class StepSampling:
         for idx, part in enumerate(batch.scheduled):
             row += part.num_logit_rows
             sequence = part.sequence
-            if not part.is_sampled or sequence.is_finished:
+            if not part.is_sampled or sequence.is_finished or sequence.branch is not None:
                 continue
             if sequence.is_beam:
                 samples[idx] = self._list_candidates(sequence, logits[row : row + 1])

@@ -56,7 +56,7 @@ class WaitingQueue:
         watch = self._cache.watch(
             sequence.token_ids,
             namespace=sequence.request.cache_namespace,
-            max_tokens=sequence.num_tokens - 1,  # the last one is always computed: its logits choose the next token
+            max_tokens=sequence.num_reusable_tokens,
         )
         self._new.append(sequence)
         self._watches.append(watch)

@@ -82,23 +82,16 @@ class LocalBackend:
         return generation
 
     def score(self, call: ScoreCall) -> Scoring:
-        """Raises InvalidRequestError if one of the continuations can never run."""
-        num_prompt_tokens = len(call.prompt_token_ids)
-        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
-        handles = self._submit(
-            [
-                self._request(
-                    call.prompt_token_ids + continuation,
-                    params,
-                    shared_prefix_len=num_prompt_tokens,
-                    prompt_logprobs_start=num_prompt_tokens,
-                )
-                for continuation in call.continuations
-            ]
+        """One request for all continuations. Raises InvalidRequestError if one of them can never run."""
+        request = self._request(
+            call.prompt_token_ids,
+            SamplingParams(),
+            shared_prefix_len=call.shared_prefix_len,
+            continuations=call.continuations,
         )
-        scoring = LocalScoring(call, handles)
-        for handle in handles:
-            self._when_done(handle, scoring.count_one)
+        (handle,) = self._submit([request])
+        scoring: Scoring = Handle(on_cancel=handle.abort)
+        self._when_done(handle, lambda: _settle_scoring(scoring, handle.wait()))
         return scoring
 
     def flush_cache(self) -> None:
@@ -211,47 +204,19 @@ class LocalGeneration(Generation):
             self.push(chunk.text)
 
 
-class LocalScoring(Handle[ScoreResult]):
-    """A select on the engine: one request per choice, whose common prompt the engine computes once."""
-
-    def __init__(self, call: ScoreCall, handles: Sequence[RequestHandle]) -> None:
-        super().__init__(on_cancel=self._abort_all)
-        self._call = call
-        self._handles = tuple(handles)
-        self._num_left = len(self._handles)
-
-    def _abort_all(self) -> None:
-        for handle in self._handles:
-            handle.abort()
-
-    def count_one(self) -> None:
-        """One more request has ended. Only the backend's thread may call this."""
-        self._num_left -= 1
-        if self._num_left:
-            return
-        outputs = [handle.wait() for handle in self._handles]
-        error = next((output.error for output in outputs if output.error is not None), None)
-        if error is not None:
-            self.fail(error)
-        else:
-            self.finish(self._result(outputs))
-
-    def _result(self, outputs: Sequence[RequestOutput]) -> ScoreResult:
-        num_prompt_tokens = len(self._call.prompt_token_ids)
-        logprobs = tuple(
-            _prompt_logprobs(output, num_prompt_tokens, continuation)
-            for output, continuation in zip(outputs, self._call.continuations, strict=True)
-        )
-        return ScoreResult(logprobs, num_prompt_tokens, min(outputs[0].num_cached_tokens, num_prompt_tokens))
-
-
-def _prompt_logprobs(output: RequestOutput, start: int, token_ids: Sequence[int]) -> tuple[float | None, ...]:
-    """Log-probabilities of the prompt's tokens from `start` on."""
-    assert output.prompt_logprobs is not None
-    entries = output.prompt_logprobs[start:]
-    return tuple(
-        None if entry is None else entry[token_id].logprob for entry, token_id in zip(entries, token_ids, strict=True)
+def _settle_scoring(scoring: Scoring, output: RequestOutput) -> None:
+    """The engine has ended the request."""
+    if output.error is not None:
+        scoring.fail(output.error)
+        return
+    assert output.continuations is not None
+    result = ScoreResult(
+        logprobs=tuple(each.logprobs for each in output.continuations),
+        end_logprobs=tuple(each.end_logprob for each in output.continuations),
+        num_prompt_tokens=len(output.prompt_token_ids),
+        num_cached_tokens=output.num_cached_tokens,
     )
+    scoring.finish(result)
 
 
 def _generate_result(output: RequestOutput) -> GenerateResult:

@@ -5,6 +5,7 @@ For tests of programs and of the language itself, and to try a program without a
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -234,18 +235,26 @@ class MockBackend:
         return reply
 
     def _answer_score(self, call: ScoreCall, request: MockRequest, scoring: Scoring) -> None:
-        logprobs: list[tuple[float | None, ...]] = []
+        values: list[float] = []
         try:
             for token_ids in call.continuations:
                 value = self._scores(request.prompt, self.decode(token_ids))
                 if isinstance(value, BaseException):
                     raise value
-                first = value if call.prompt_token_ids else None
-                logprobs.append((first, *[value] * (len(token_ids) - 1)))
+                values.append(value)
         except BaseException as error:
             scoring.fail(error)
             return
-        scoring.finish(ScoreResult(tuple(logprobs), len(call.prompt_token_ids), request.num_cached_tokens))
+        scored = list(zip(call.continuations, values, strict=True))
+        result = ScoreResult(
+            logprobs=tuple(
+                (value if call.prompt_token_ids else None, *[value] * (len(ids) - 1)) for ids, value in scored
+            ),
+            end_logprobs=tuple(_end_logprob(ids, scored) for ids in call.continuations),
+            num_prompt_tokens=len(call.prompt_token_ids),
+            num_cached_tokens=request.num_cached_tokens,
+        )
+        scoring.finish(result)
 
     def _work(self) -> None:
         while True:
@@ -255,6 +264,17 @@ class MockBackend:
                     return
                 request = self._waiting[0]
             self.answer(request)
+
+
+def _end_logprob(token_ids: tuple[int, ...], scored: Sequence[tuple[tuple[int, ...], float]]) -> float:
+    """As `ScoreResult.end_logprobs`; of longer ones that go on with the same token the first one counts."""
+    length = len(token_ids)
+    going_on: dict[int, float] = {}
+    for other, value in scored:
+        if len(other) > length and other[:length] == token_ids:
+            going_on.setdefault(other[length], value)
+    rest = 1.0 - sum(map(math.exp, going_on.values()))
+    return math.log(rest) if rest > 0.0 else -math.inf
 
 
 def _as_script(replies: GenerateScript | Sequence[Reply] | str | None) -> GenerateScript:

@@ -131,6 +131,10 @@ class ScatterSampler:
         """See `Sampler.logprobs`."""
         raise NotImplementedError("a simulated model has no logprobs")
 
+    def token_logprobs(self, logits: Tensor, row_indices: Sequence[int], token_ids: Sequence[int]) -> list[float]:
+        """See `Sampler.token_logprobs`."""
+        raise NotImplementedError("a simulated model has no logprobs")
+
 
 class ByteTokenizer:
     """Every token is one letter, END_TOKEN_ID is END_TEXT, and the model itself ends no sequence."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
+import math
+import random
+from collections.abc import Sequence
 
-from ramet.frontend.backend import ScoreCall
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.frontend.backend import ScoreCall, TextSegment
 from ramet.frontend.backends.mock import CHAT_TOKENS, MockBackend
 from ramet.frontend.backends.mock_tokenizer import MockTokenizer
 from ramet.frontend.choices import (
     ChoiceLogprobs,
+    choice_probabilities,
     greedy_token_selection,
     resolve_choices_method,
     sum_logprobs,
@@ -16,9 +24,10 @@ from ramet.frontend.choices import (
     unconditional_likelihood_normalized,
 )
 from ramet.frontend.errors import GenerationError, InvalidProgramError
-from ramet.frontend.primitives import gen, select
+from ramet.frontend.primitives import assistant, gen, select, user
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
+from ramet.frontend.token_log import TokenLog
 
 
 def score_call(backend: MockBackend, idx: int) -> ScoreCall:
@@ -127,18 +136,94 @@ def test_select_can_be_streamed_and_cancelled() -> None:
     assert state["answer"] == "a"
 
 
-def logprobs(*values: float) -> ChoiceLogprobs:
-    return ChoiceLogprobs("x", tuple(range(len(values))), values)
+def choice(text: str, *logprobs: float, end: float = 0.0) -> ChoiceLogprobs:
+    """Each character is a token."""
+    assert len(text) == len(logprobs)
+    return ChoiceLogprobs(text, ids(text), logprobs, end)
 
 
-def test_methods_of_choice() -> None:
-    long, short = logprobs(-3.0, -0.5, -0.5), logprobs(-2.0)
+def test_means_and_sums() -> None:
+    long, short = choice("abc", -3.0, -0.5, -0.5), choice("d", -2.0)
     assert token_length_normalized.scores([long, short]) == pytest.approx([-4 / 3, -2.0])
     assert sum_logprobs.scores([long, short]) == pytest.approx([-4.0, -2.0])
-    assert greedy_token_selection.scores([long, short]) == [0.0, 1.0]
-    tie_then_mean = [logprobs(-1.0), logprobs(-1.0, -0.5), logprobs(-1.0, -2.0)]
-    assert greedy_token_selection.scores(tie_then_mean) == [1.0, 2.0, 1.0]
-    assert greedy_token_selection.scores([logprobs(-1.0), logprobs(-1.0)]) == [1.0, 1.0]
+    assert (long.sum_logprob, long.mean_logprob) == pytest.approx((-4.0, -4 / 3))
+    assert choice_probabilities([long, short]) == pytest.approx([1 / (1 + math.e**2), 1 / (1 + math.e**-2)])
+    assert choice_probabilities([choice("a", -math.inf)] * 2) == [0.0, 0.0]
+
+
+def test_the_end_counts_in_a_sum_where_one_choice_begins_another() -> None:
+    """ "a" has 0.5, "ab" goes on with 0.8 of it, so the text stays "a" with 0.5 * 0.2."""
+    par, paris = choice("a", math.log(0.5), end=math.log(0.2)), choice("ab", math.log(0.5), math.log(0.8))
+    assert [math.exp(score) for score in sum_logprobs.scores([par, paris])] == pytest.approx([0.1, 0.4])
+    assert token_length_normalized.scores([par, paris])[0] == math.log(0.5)
+    assert choice_probabilities([par, paris]) == pytest.approx([0.2, 0.8])
+
+
+def test_greedy_rounds() -> None:
+    scores = greedy_token_selection.scores
+    assert scores([choice("abc", -3.0, -0.5, -0.5), choice("d", -2.0)]) == [0.0, 1.0]
+    assert scores([choice("ab", -1.0, -9.0), choice("ac", -1.0, -8.0), choice("d", -2.0)]) == [1.0, 2.0, 0.0]
+    assert scores([choice("ab", -1.0, -9.0), choice("cd", -1.0, -1.0)]) == [1.0, 0.0]  # a tie: the first one
+    assert scores([choice("a", -1.0), choice("a", -1.0)]) == [2.0, 2.0]
+    assert scores([choice("a", -5.0)]) == [0.0]
+
+
+@pytest.mark.parametrize(("end", "best"), [(-0.1, 0), (-2.5, 1), (-2.0, 0)])
+def test_in_a_greedy_round_the_end_is_one_more_way_to_go_on(end: float, best: int) -> None:
+    scores = greedy_token_selection.scores([choice("a", -1.0, end=end), choice("ab", -1.0, -2.0), choice("c", -1.5)])
+    assert scores.index(max(scores)) == best
+    assert scores[2] == 0.0
+
+
+@given(st.integers(0, 1 << 32))
+def test_greedy_selection_is_greedy_decoding_along_the_trie(seed: int) -> None:
+    """A random model of three tokens and the end, and all texts of at most three tokens among the choices."""
+    rng = random.Random(seed)
+    texts = ["".join(text) for length in (1, 2, 3) for text in itertools.product("abc", repeat=length)]
+    texts = rng.sample(texts, rng.randrange(1, 12))
+    model = {text: [rng.random() for _ in "abcd"] for text in ["", *texts, *(text[:2] for text in texts), *"abc"]}
+
+    def probability(text: str) -> float:
+        return model[text[:-1]]["abc".index(text[-1])] / sum(model[text[:-1]])
+
+    prefixes = {text[:end] for text in texts for end in range(1, len(text) + 1)}
+    text = ""
+    while True:
+        options = [text + token for token in "abc" if text + token in prefixes]
+        stop = 1 - sum(map(probability, options))
+        if text in texts and (not options or stop > max(map(probability, options))):
+            break
+        text = max(options, key=probability)
+    choices = []
+    for item in texts:
+        logprobs = [math.log(probability(item[:end])) for end in range(1, len(item) + 1)]
+        longer = sum(probability(item + token) for token in "abc" if item + token in prefixes)
+        choices.append(choice(item, *logprobs, end=math.log1p(-longer)))
+    scores = greedy_token_selection.scores(choices)
+    assert texts[scores.index(max(scores))] == text
+
+
+@pytest.mark.parametrize("merges", [(), (" yes",), (" yes", " no"), ("  ", " no")])
+def test_it_makes_no_difference_where_the_space_is_written(merges: tuple[str, ...]) -> None:
+    def scored(prompt: str, choices: list[str]) -> ScoreCall:
+        backend = MockBackend(tokenizer=MockTokenizer(merges=merges))
+        yes_or_no.run(prompt, choices, backend=backend).sync()
+        return score_call(backend, 0)
+
+    assert scored("a: ", ["yes", "no"]) == scored("a:", [" yes", " no"])
+    assert scored("a:  ", ["yes", "no"]) == scored("a: ", [" yes", " no"]) == scored("a:", ["  yes", "  no"])
+
+
+def test_what_is_not_literal_text_is_never_taken_apart() -> None:
+    @function
+    def after_a_role(s: ProgramState) -> None:
+        s += user("q ") + assistant(select("answer", ["\nyes", "\nno"]))
+
+    backend = MockBackend(tokenizer=MockTokenizer(merges=["\n\nno", " <"], special_tokens=CHAT_TOKENS))
+    after_a_role.run(backend=backend).sync()
+    call = score_call(backend, 0)
+    assert backend.decode(call.prompt_token_ids).endswith("<|start|>assistant\n")
+    assert call.continuations == (ids("\nyes"), ids("\nno"))
 
 
 def test_methods_are_found_by_name() -> None:
@@ -169,3 +254,36 @@ def test_temperature_and_double_method_are_refused() -> None:
         select("x", ["a"], temperature=0.5)
     with pytest.raises(InvalidProgramError, match="same argument"):
         select("x", ["a"], choices_method="sum", method="sum")
+
+
+@given(
+    st.text("ab c\n", max_size=900),
+    st.lists(st.text("abc ", min_size=1, max_size=4), min_size=2, max_size=4, unique=True),
+)
+def test_the_beginning_of_a_long_text_is_tokenised_once_with_the_same_ids(text: str, choices: list[str]) -> None:
+    """Merges that no tokenizer with words would have: then all of the text is tokenised with each choice."""
+    for merges in ([" a", "ab", "b c", " ab c"], [" a", " b", "ab", "abc"]):
+        tokenizer = MockTokenizer(merges=merges)
+        tokens = TokenLog(MockBackend(tokenizer=tokenizer))
+        tokens.add_text(text)
+        ids = tokens.encode_jointly(choices)
+        assert ids.head + ids.joint[0] == tokenizer.encode([TextSegment(text + choices[0])], at_start=False)
+        for joint, choice in zip(ids.joint, choices, strict=True):
+            assert tokenizer.decode(ids.head + joint) == text + choice
+        assert tokenizer.decode(ids.head + ids.before) == text.rstrip(" ")
+
+
+def test_a_long_text_is_not_tokenised_for_every_choice() -> None:
+    class CountingTokenizer(MockTokenizer):
+        num_chars = 0
+
+        def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
+            self.num_chars += sum(len(segment.text) for segment in segments)
+            return super().encode(segments, at_start=at_start)
+
+    tokenizer = CountingTokenizer(merges=[" no"])
+    backend = MockBackend(tokenizer=tokenizer)
+    text = "word " * 2000
+    yes_or_no.run(text, [f"no {idx}" for idx in range(100)], backend=backend).sync()
+    assert tokenizer.num_chars < 5 * len(text)
+    assert score_call(backend, 0).prompt_token_ids == ids(text.rstrip())

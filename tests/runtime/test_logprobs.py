@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.runtime.logprobs import ROWS_PER_SLICE, largest, logprobs_of
+from ramet.runtime.logprobs import ROWS_PER_SLICE, largest, logprobs_of, token_logprobs_of
 
 FEW_VALUES = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=40)
 
@@ -36,6 +36,16 @@ def test_a_row_does_not_depend_on_the_others():
     token_ids = [idx * 7 % 501 for idx in range(rows)]
     together = logprobs_of(logits, token_ids, 4)
     assert together == [logprobs_of(logits[idx : idx + 1], token_ids[idx : idx + 1], 4)[0] for idx in range(rows)]
+
+
+def test_a_token_has_the_same_logprob_by_itself_and_in_a_listing():
+    logits = torch.randn(3, 501, generator=torch.Generator().manual_seed(3)) * 10
+    rows, token_ids = [2, 0, 0, 1, 0], [7, 3, 500, 0, 3]
+    expected = [
+        logprobs_of(logits[row : row + 1], [token], 0)[0][token].logprob
+        for row, token in zip(rows, token_ids, strict=True)
+    ]
+    assert token_logprobs_of(logits, rows, token_ids) == expected
 
 
 def test_impossible_tokens_have_minus_infinity():

@@ -147,5 +147,13 @@ def test_logprobs_of_a_broken_row_are_nan_and_the_others_fine(native):
     assert list(fine) == [7, 0, 1]
 
 
+def test_a_token_has_the_same_logprob_by_itself_and_in_a_listing(native):
+    logits = make_logits(4, 3, 1001)
+    rows, token_ids = [2, 0, 0, 1, 0], [7, 3, 500, 0, 3]
+    listings = [native.logprobs(logits[row : row + 1], [token], 0) for row, token in zip(rows, token_ids, strict=True)]
+    found = native.token_logprobs(logits, rows, token_ids)
+    assert found == [listing[token].logprob for (listing,), token in zip(listings, token_ids, strict=True)]
+
+
 def test_no_rows_have_no_logprobs(native):
     assert native.logprobs(torch.zeros(0, 5), [], 3) == []

@@ -16,6 +16,7 @@ from ramet.runtime.errors import InvalidRequestError
 from ramet.runtime.outputs import RequestOutput
 from ramet.runtime.policies.registry import SCHEDULE_POLICIES
 from ramet.runtime.request import Request
+from ramet.sampling_params import SamplingParams
 
 NUM_ARRIVAL_STEPS = 250
 
@@ -63,11 +64,22 @@ class Life:
             shared_prefix_len=rng.randrange(len(prompt) + 1),
             **self._sampling(),
         )
+        if rng.random() < 0.2:
+            request = self._scoring(request, num_slots)
         ranges = (
             RetentionRange(0, rng.randrange(1, 50), rng.randrange(101)),
             RetentionRange(rng.randrange(60), None, rng.randrange(101)),
         )
         return replace(request, routing_key=rng.choice([None, "a", "b"]), retention=rng.choice([(), (), ranges]))
+
+    def _scoring(self, request: Request, num_slots: int) -> Request:
+        rng = self.random
+        room = num_slots - len(request.prompt_token_ids)
+        continuations = tuple(
+            tuple(rng.randrange(rng.choice([2, 99])) for _ in range(rng.randrange(1, min(room, 12) + 1)))
+            for _ in range(rng.choice([1, 4, 30]))
+        )
+        return replace(request, sampling_params=SamplingParams(), continuations=continuations)
 
     def _sampling(self) -> dict[str, Any]:
         rng = self.random
@@ -98,7 +110,7 @@ class Life:
 
 
 def contents(output: RequestOutput) -> tuple[Any, ...]:
-    return output.outputs, output.prompt_logprobs
+    return output.outputs, output.prompt_logprobs, output.continuations
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import subprocess
 import sys
 
@@ -34,6 +35,54 @@ def test_one_prompt_needs_no_list(smollm2: LLM):
         assert len(smollm2.generate(prompt, ONE)) == 1
     assert smollm2.chat(chat, ONE)[0].prompt_token_ids == smollm2.chat([chat], ONE)[0].prompt_token_ids
     assert smollm2.generate([], ONE) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "choices"),
+    [
+        ("The capital of France is ", ["Paris", "Lyon", "Paris, of course"]),
+        ({"prompt": "The capital of France is"}, [" Paris", " Lyon", " Paris, of course"]),
+        ([{"role": "user", "content": "The capital of France?"}], ["Paris", "Lyon", "Paris, of course", "<|im_end|>"]),
+        ({"prompt_token_ids": [504, 3575]}, [" Paris", " Lyon", " Paris, of course"]),
+        ("http", ["s://", "ed"]),
+    ],
+)
+def test_choices_are_scored_jointly_with_the_prompt(smollm2: LLM, prompt, choices):
+    (output,) = smollm2.generate(prompt, ONE)
+    text = smollm2.tokenizer.decode(output.prompt_token_ids, skip_special_tokens=False)
+    scored = smollm2.score(prompt, choices)
+    assert [each.text for each in scored] == choices
+    assert sum(math.exp(each.sum_logprob) for each in scored) < 1
+    assert all(each.mean_logprob < 0 for each in scored)
+    for each in scored:
+        is_special = [smollm2.tokenizer.is_special(token) for token in each.token_ids]
+        assert not any(is_special)
+        written = smollm2.tokenizer.decode(list(each.token_ids), skip_special_tokens=False)
+        assert (text + each.text).endswith(written)
+        assert len(written) >= len(each.text)
+
+
+def test_it_makes_no_difference_where_the_space_before_a_choice_is(smollm2: LLM):
+    before = smollm2.score("The capital of France is ", ["Paris", "Lyon", "10"])
+    behind = smollm2.score("The capital of France is", [" Paris", " Lyon", " 10"])
+    assert [(each.token_ids, each.logprobs) for each in before] == [(each.token_ids, each.logprobs) for each in behind]
+    assert before[0].sum_logprob > before[1].sum_logprob
+
+
+@pytest.mark.parametrize(
+    ("prompt", "choices", "message"),
+    [
+        ("Hi", [], "non-empty list"),
+        ("Hi", "yes", "non-empty list"),
+        ("Hi", ["a", ""], "'' is not"),
+        ("Hi", ["a", "a"], "differ"),
+        ("", ["a"], "the prompt is empty"),
+        ("Hi", ["word " * 9000], "a continuation of .* exceeds the context limit"),
+    ],
+)
+def test_choices_that_cannot_be_scored_are_refused(smollm2: LLM, prompt, choices, message):
+    with pytest.raises(InvalidRequestError, match=message):
+        smollm2.score(prompt, choices)
 
 
 def test_a_message_never_makes_special_tokens(smollm2: LLM):
