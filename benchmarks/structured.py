@@ -1,4 +1,4 @@
-"""What does a constraint cost, and what does it save? Forced tokens, forward passes and wall time, on the bundled model.
+"""What does a constraint cost and save? Forced tokens, forward passes and wall time, on the bundled model.
 
     python -m benchmarks.structured [--rounds 5] [--output benchmarks/results/structured.md]
 
@@ -186,7 +186,7 @@ def mask_lines(llm: LLM, num_rounds: int) -> list[str]:
         )
     )
     return [
-        f"Batch of {BATCH_SIZE}: a step takes {step * 1e3:.1f} ms free; constrained, masks and the grammar's states add "
+        f"Batch of {BATCH_SIZE}: a step takes {step * 1e3:.1f} ms free; masks and the states of grammars add "
         f"{extra * 1e3:.2f} ms ({extra / step:.1%} of the step, {extra / BATCH_SIZE * 1e6:.0f} us a sequence)."
     ]
 
