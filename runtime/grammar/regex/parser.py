@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import GrammarError, UnsupportedRegexError
 from .analysis import max_repeat_product, num_positions
 from .char_sets import ALL_CHARS, FIRST_SURROGATE, LAST_SURROGATE, CharSet
-from .python_chars import ClassItem, class_chars, literal_chars
+from .python_chars import ClassItem, class_chars, is_wide, literal_chars
 from .source_scan import SourceScan, scan_source
 from .syntax import EMPTY, Literal, Regex, alternation, concat, one_of, repeat
 
@@ -27,6 +27,8 @@ MAX_REPEAT_PRODUCT = 10_000
 MAX_POSITIONS = 100_000
 MAX_CASELESS_CLASSES = 500
 MAX_RANGES = 100_000
+# A class that ignores case and has a range beyond the first plane counts as so many: it takes longer.
+_WIDE_CLASS_COST = 25
 # Beyond so many anchors the position of a misplaced one is not looked for.
 _MAX_ANCHORS_LOCATED = 1_000
 
@@ -252,9 +254,10 @@ class _Converter:
                 assert operation is sre.CATEGORY, operation
                 class_items.append(_CATEGORY_ESCAPES[argument])
         ignores_case = bool(flags & re.IGNORECASE)
-        self._num_caseless += ignores_case
+        if ignores_case:
+            self._num_caseless += _WIDE_CLASS_COST if any(map(is_wide, class_items)) else 1
         if self._num_caseless > MAX_CASELESS_CLASSES:
-            raise _Refused(f"more than {MAX_CASELESS_CLASSES} classes ignore case")
+            raise _Refused("too many of its classes ignore case; spell both cases in some of them")
         chars = class_chars(tuple(class_items), is_ascii=bool(flags & re.ASCII), ignores_case=ignores_case)
         self._num_ranges += len(chars.ranges)
         if self._num_ranges > MAX_RANGES:

@@ -74,8 +74,11 @@ def literal_chars(code: int, *, is_ascii: bool) -> CharSet:
 
 
 def _cased_members(items: tuple[ClassItem, ...], is_ascii: bool) -> CharSet:
-    """The cased characters of a class that ignores case. Characters without case cannot bring in cased ones, so each
-    range is cut down to its cased ones: `re` walks through ranges one character at a time."""
+    """The cased characters of a class that ignores case.
+
+    Characters without case cannot bring in cased ones, so a range is cut down to its cased ones: `re` walks through
+    ranges one character at a time. One that reaches beyond U+FFFF stays whole, because `re` has another rule for it.
+    """
     spelled: list[str] = []
     for item in items:
         if isinstance(item, str):
@@ -83,9 +86,14 @@ def _cased_members(items: tuple[ClassItem, ...], is_ascii: bool) -> CharSet:
         elif item[0] == item[1]:
             spelled.append(_spelled(item[0]))
         else:
-            cased = CharSet.of_ranges([item]) & _cased_set()
-            spelled.extend(f"{_spelled(first)}-{_spelled(last)}" for first, last in cased.ranges)
+            pieces = (item,) if is_wide(item) else (CharSet.of_ranges([item]) & _cased_set()).ranges
+            spelled.extend(f"{_spelled(first)}-{_spelled(last)}" for first, last in pieces)
     return _ask_re(f"[{''.join(spelled)}]", is_ascii) if spelled else CharSet(())
+
+
+def is_wide(item: ClassItem) -> bool:
+    """Whether a range begins in the first plane and ends in a later one: `re` takes some 10 ms to compile it."""
+    return not isinstance(item, str) and item[0] <= 0xFFFF < item[1]
 
 
 def _ask_re(pattern: str, is_ascii: bool) -> CharSet:

@@ -18,24 +18,9 @@ from ..corpus.patterns import PATTERNS, PatternCase
 from .random_members import random_member
 
 CHARS = "abAB1_ -\n\u00e9\u00c9\u017f\u212akKs\u0660\u2003日😀"
-_ATOMS = st.sampled_from(
-    ["a", "b", "A", "K", "s", "1", "_", " ", "é", "日", "😀", ".", r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"\n"]
-    + [
-        "[ab]",
-        "[^a]",
-        "[a-k]",
-        "[^\\d_]",
-        "[\\w-]",
-        "[]^]",
-        "[\u0100-\U0010ffff]",
-        "[^\u00e9]",
-        "[ſ]",
-        "ab",
-        "",
-        "^",
-        "$",
-    ]
-)
+_CHAR_ATOMS = ["a", "b", "A", "K", "s", "1", "_", " ", "é", "日", "😀", ".", r"\d", r"\D", r"\w", r"\W", r"\s", r"\S"]
+_CLASS_ATOMS = ["[ab]", "[^a]", "[a-k]", r"[^\d_]", r"[\w-]", "[]^]", "[\u0100-\U0010ffff]", "[^\u00e9]", "[ſ]", r"\n"]
+_ATOMS = st.sampled_from([*_CHAR_ATOMS, *_CLASS_ATOMS, "ab", "", "^", "$"])
 _QUANTIFIERS = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{0,2}", "{1,}", "{,3}?"])
 _GROUPS = st.sampled_from(["(", "(?:", "(?i:", "(?s:", "(?a:", "(?-i:", "(?m:"])
 
@@ -52,6 +37,8 @@ def _compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 BODIES = st.recursive(_ATOMS, _compound, max_leaves=8)
 SOURCES = st.builds("{}{}".format, st.sampled_from(["", "", "(?i)", "(?a)", "(?s)", "(?ai)", "(?m)"]), BODIES)
+# Python's matcher backtracks: on nested loops its time is exponential in the length of the text.
+_MAX_TEXT_LEN = 8
 TEXTS = st.lists(st.text(CHARS, max_size=4), min_size=1, max_size=8)
 
 
@@ -66,6 +53,7 @@ def check_agreement(source: str, texts: list[str], seed: int) -> None:
         random = Random(seed)
         members = [random_member(regex, random) for _ in range(4)]
         members.append(shortest_member(regex) or "")
+        members = [member for member in members if len(member) <= _MAX_TEXT_LEN]
         for member in members:
             assert expected.fullmatch(member), (source, member)
         texts = [*texts, *members, *(member[:-1] for member in members), *(member + "a" for member in members)]
