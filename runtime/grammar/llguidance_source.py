@@ -10,6 +10,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from ...grammar_spec import GrammarSpec
 from .errors import GrammarError
+from .json_schema import json_schema_grammar
 from .regex.char_sets import CharSet
 from .regex.emit import rust_text
 from .regex.spec_regex import spec_regex
@@ -31,9 +32,7 @@ def llguidance_source(spec: GrammarSpec, spellable: CharSet) -> str:
         return LLMatcher.grammar_from_regex(rust_text(spec_regex(spec, spellable)))
     assert isinstance(spec.source, str)
     if spec.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(
-            spec.source, overrides={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-        )
+        return json_schema_grammar(spec, spellable)
     return _ebnf(spec.source, spec.prefix)
 
 

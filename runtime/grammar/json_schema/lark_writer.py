@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ....grammar_spec import JsonWhitespace
 from .graph import ArrayShape, Node, ObjectShape, SchemaGraph
-from .terminals import CannotEnforceError, either, json_literal, literal, name_terminal
+from .terminals import CannotEnforceError, either, json_literal, literal
 
 MAX_COUNTING_STATES = 20_000
 _MAX_INLINE_CHARS = 2000
@@ -145,10 +145,7 @@ class LarkWriter:
             return '""' if count >= low else None
         if count + 1 < low or (room is not None and room < 0):
             return None
-        pairs = [
-            f"{self._terminal(name_terminal(unnamed.names))} {self._marks.colon} n{unnamed.node_id}"
-            for unnamed in shape.unnamed
-        ]
+        pairs = [f"{self._terminal(unnamed.names)} {self._marks.colon} n{unnamed.node_id}" for unnamed in shape.unnamed]
         pair = pairs[0] if len(pairs) == 1 else self._rule(f"{name}_pair", " | ".join(pairs))
         return self._rule(name, self._repeated(f"({pair})", int(count < low), room, count > 0))
 
