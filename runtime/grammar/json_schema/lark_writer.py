@@ -93,8 +93,8 @@ class LarkWriter:
         """An item several times, with commas between; and one before, if something stands there."""
         more = f"({self._marks.comma} {item})"
         if has_before:
-            return f"{more}{_times(low, high)}"
-        body = f"{item} {more}{_times(max(low - 1, 0), None if high is None else high - 1)}"
+            return _times(more, low, high)
+        body = f"{item} {_times(more, max(low - 1, 0), None if high is None else high - 1)}"
         return body if low else f"({body})?"
 
     # -- objects -----------------------------------------------------------------------------------------------------
@@ -150,7 +150,9 @@ class LarkWriter:
         return self._rule(name, self._repeated(f"({pair})", int(count < low), room, count > 0))
 
 
-def _times(low: int, high: int | None) -> str:
+def _times(item: str, low: int, high: int | None) -> str:
+    if high == 0:
+        return '""'
     if high is None:
-        return "*" if low == 0 else f"{{{low},}}"
-    return f"{{{low},{high}}}"
+        return f"{item}*" if low == 0 else f"{item}{{{low},}}"
+    return f"{item}{{{low},{high}}}"

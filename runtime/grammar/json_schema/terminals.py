@@ -153,8 +153,9 @@ def number_terminal(numbers: Numbers) -> str | None:
     divisor = _divisor(numbers)
     if divisor is not None and (listed := _listed_multiples(numbers, divisor)) is not None:
         return either([literal(spell(value)) for value in listed]) if listed else None
-    if divisor is None or divisor.denominator != 1:
-        expression = _integers(numbers) if numbers.is_integer else _decimals(numbers, divisor)
+    if divisor is None or divisor.denominator != 1 or divisor == 1:
+        is_integer = numbers.is_integer or divisor == 1
+        expression = _integers(numbers) if is_integer else _decimals(numbers, divisor)
         return None if expression is None else both([*expression, *_not_excluded(numbers)])
     raise CannotEnforceError("multipleOf", "multiples are no expression")
 
