@@ -22,6 +22,8 @@ MAX_PLACES = 1000
 MAX_DETOUR_PLACES = 60
 """Places looked at to make a way shorter."""
 MAX_TOKEN_BYTES = 16
+MIN_BYTES = 2000
+"""A first way may be this long even where few tokens are left: the detours may make it short."""
 _MAX_DETOUR = 12
 # More choices than these are the inside of a string, or of another text that is hardly constrained.
 _MANY = 40
@@ -46,7 +48,7 @@ def shortest_ending(state: GrammarState, vocabulary: GrammarVocabulary, max_toke
     if max_tokens <= 0:
         return None
     search = _Search(vocabulary, MAX_PLACES)
-    path = search.greedy(_Place.reached(state.fork(), b"", vocabulary), max_tokens * MAX_TOKEN_BYTES)
+    path = search.greedy(_Place.reached(state.fork(), b"", vocabulary), max(max_tokens * MAX_TOKEN_BYTES, MIN_BYTES))
     if path is None:
         return None
     tokens = search.tokens_of(state, path)

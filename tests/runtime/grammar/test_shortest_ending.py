@@ -1,5 +1,7 @@
 """The shortest ending: it is allowed, complete, and no longer than any other that breadth-first search finds."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import json

@@ -168,10 +168,10 @@ COUNTS = [
         [[1] * n for n in range(8) if n < low or (high is not None and n > high)] + [["a"] * max(low, 1)])
     for low, high in [(0, 0), (0, 1), (0, 3), (1, 1), (1, None), (2, 2), (2, 5), (3, None), (5, 6)]
 ] + [
-    SchemaCase(f"{low} to {high} properties", {"type": "object", "properties": {n: INTEGER for n in "abcd"}, "additionalProperties": False,
+    SchemaCase(f"{low} to {high} properties", {"type": "object", "properties": dict.fromkeys("abcd", INTEGER), "additionalProperties": False,
                                               "minProperties": low, "maxProperties": high},
-        [{n: 1 for n in names} for names in ("", "a", "bd", "acd", "abcd") if low <= len(names) <= high],
-        [{n: 1 for n in names} for names in ("", "a", "bd", "acd", "abcd") if not low <= len(names) <= high])
+        [dict.fromkeys(names, 1) for names in ("", "a", "bd", "acd", "abcd") if low <= len(names) <= high],
+        [dict.fromkeys(names, 1) for names in ("", "a", "bd", "acd", "abcd") if not low <= len(names) <= high])
     for low, high in [(0, 0), (0, 2), (1, 1), (1, 3), (2, 4), (3, 3), (4, 4)]
 ] + [
     SchemaCase("one property at least", {"type": "object", "minProperties": 1}, [{"a": 1}, {"a": 1, "b": 2}], [{}]),

@@ -1,5 +1,7 @@
 """Schemas that are meant to break something: an error or a grammar, and soon."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import json
@@ -35,7 +37,7 @@ REFUSED: list[tuple[str, str | dict[str, Any], str]] = [
     ("nested 100000 deep", nested(100_000), "deeper than"),
     ("long chain of references", chain(500), "apply to one value"),
     ("enum of 20000", {"enum": list(range(20_000))}, "more than 10000"),
-    ("a million values", {"examples": [0] * 300_000, "type": "integer"}, "values"),
+    ("too many values", {"examples": [0] * 60_000, "type": "integer"}, "values"),
     ("repeats of repeats", {"type": "string", "pattern": "((a{100}){100}){100}"}, "too large"),
     ("large multiple", {"type": "integer", "multipleOf": 123456789}, "multiples of so large"),
     ("too many alternatives", {"allOf": [{"anyOf": [{"required": [f"{a}{b}"]} for b in range(9)]} for a in range(9)]}, "too many"),
@@ -103,7 +105,9 @@ def test_other_spellings_of_the_same_are_not_a_way_around(spelling: str, compile
 
 def test_numbers_and_spaces_have_an_end(compile_schema: Callable[..., Any]) -> None:
     numbers = compile_schema({"type": ["number", "array"]}, "flexible")
-    assert numbers.accepts("123456789012345678") and not numbers.accepts("1234567890123456789")
-    assert numbers.accepts("0." + "1" * 15) and not numbers.accepts("0." + "1" * 16)
+    assert numbers.accepts("123456789012345678")
+    assert not numbers.accepts("1234567890123456789")
+    assert numbers.accepts("0." + "1" * 15)
+    assert not numbers.accepts("0." + "1" * 16)
     assert numbers.accepts("[" + " " * 8 + "]")
     assert not numbers.accepts("[" + " " * 17 + "]")

@@ -84,7 +84,7 @@ LEAVES = st.one_of(
 SCHEMAS = st.recursive(LEAVES, combined, max_leaves=6)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schema=SCHEMAS, seed=st.integers(0, 1000))
 def test_whatever_is_generated_is_valid(schema: Any, seed: int, compile_schema: Callable[..., Any]) -> None:
     try:
