@@ -31,7 +31,7 @@ def llguidance_source(spec: GrammarSpec, spellable: CharSet) -> str:
     if spec.kind in ("regex", "choices"):
         return LLMatcher.grammar_from_regex(rust_text(spec_regex(spec, spellable)))
     if spec.kind == "json_schema":
-        return json_schema_grammar(spec)
+        return json_schema_grammar(spec, spellable)
     assert isinstance(spec.source, str)
     return _ebnf(spec.source, spec.prefix)
 

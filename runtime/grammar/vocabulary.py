@@ -68,6 +68,53 @@ class GrammarVocabulary:
     def _sorted_spellings(self) -> list[bytes]:
         return sorted(set(self.token_bytes))
 
+    @cached_property
+    def token_of_spelling(self) -> dict[bytes, int]:
+        """The first token that spells some bytes."""
+        return {spelling: token_id for token_id, spelling in reversed(list(enumerate(self.token_bytes))) if spelling}
+
+    def single_bytes_in(self, words: NDArray[np.int32]) -> bytes:
+        """The bytes that are tokens of a set by themselves, in order. The set is as `token_words` makes it."""
+        token_ids, spelled = self._single_bytes
+        return bytes(spelled[(words[token_ids >> 5] >> (token_ids & 31)) & 1 == 1])
+
+    def shortest_token_in(self, words: NDArray[np.int32]) -> int:
+        """The token of a set, which is not empty, that spells the fewest bytes."""
+        is_in = np.unpackbits(words.astype("<i4").view(np.uint8), bitorder="little")[: self.vocab_size]
+        return min(map(int, np.flatnonzero(is_in)), key=lambda token_id: len(self.token_bytes[token_id]))
+
+    def fewest_tokens(self, data: bytes, max_token_bytes: int) -> list[int] | None:
+        """The fewest tokens that spell some bytes, none longer than the limit; None if there are none."""
+        token_of = self.token_of_spelling
+        # By position: the fewest tokens up to it, and where the last one begins.
+        best: list[tuple[int, int] | None] = [(0, 0), *[None] * len(data)]
+        for start in range(len(data)):
+            reached = best[start]
+            if reached is None:
+                continue
+            for end in range(start + 1, min(start + max_token_bytes, len(data)) + 1):
+                known = best[end]
+                if (known is None or reached[0] + 1 < known[0]) and data[start:end] in token_of:
+                    best[end] = reached[0] + 1, start
+        tokens: list[int] = []
+        end = len(data)
+        while end:
+            step = best[end]
+            if step is None:
+                return None
+            tokens.append(token_of[data[step[1] : end]])
+            end = step[1]
+        return tokens[::-1]
+
+    @cached_property
+    def _single_bytes(self) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+        """The tokens of one byte each, and those bytes."""
+        pairs = sorted(
+            (spelling[0], token_id) for spelling, token_id in self.token_of_spelling.items() if len(spelling) == 1
+        )
+        token_ids = np.array([token_id for _, token_id in pairs], dtype=np.int32)
+        return token_ids, np.array([byte for byte, _ in pairs], dtype=np.uint8)
+
     @property
     def num_words(self) -> int:
         return -(-self.vocab_size // 32)

@@ -8,14 +8,18 @@ import llguidance
 
 from ....grammar_spec import GrammarSpec, JsonWhitespace
 from ..errors import UnsupportedSchemaError
+from ..regex.char_sets import ALL_CHARS, CharSet
 from .document import SchemaDocument
 from .graph import SchemaGraph
 from .lark_writer import LarkWriter
-from .terminals import CannotEnforceError
+from .terminals import CannotEnforceError, TextTerminals
 
 
-def json_schema_grammar(spec: GrammarSpec) -> str:
+def json_schema_grammar(spec: GrammarSpec, spellable: CharSet) -> str:
     """A grammar for `LLMatcher`, of the prefix followed by JSON that satisfies the schema.
+
+    Args:
+        spellable: the characters that the vocabulary can spell; strings have no others.
 
     Cost: 1 to 30 ms.
 
@@ -24,13 +28,17 @@ def json_schema_grammar(spec: GrammarSpec) -> str:
     """
     assert spec.kind == "json_schema"
     assert isinstance(spec.source, str)
-    return str(llguidance.LLMatcher.grammar_from_lark(json_schema_lark(spec.source, spec.json_whitespace, spec.prefix)))
+    lark = json_schema_lark(spec.source, spec.json_whitespace, spec.prefix, spellable)
+    return str(llguidance.LLMatcher.grammar_from_lark(lark))
 
 
-def json_schema_lark(schema_text: str, whitespace: JsonWhitespace = "fixed", prefix: str = "") -> str:
+def json_schema_lark(
+    schema_text: str, whitespace: JsonWhitespace = "fixed", prefix: str = "", spellable: CharSet = ALL_CHARS
+) -> str:
     """The same as text in llguidance's Lark dialect."""
     try:
-        return LarkWriter(SchemaGraph(SchemaDocument(schema_text), is_empty_terminal), whitespace).write(prefix)
+        graph = SchemaGraph(SchemaDocument(schema_text), TextTerminals(spellable), is_empty_terminal)
+        return LarkWriter(graph, whitespace).write(prefix)
     except CannotEnforceError as error:
         raise UnsupportedSchemaError("", error.keyword, str(error)) from error
 

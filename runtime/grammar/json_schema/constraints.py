@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, TypeVar
 
-from .ecma_regex import TextPattern
+from .text_pattern import TextPattern
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from ..errors import UnsupportedSchemaError
 
 MAX_DEPTH = 100
-MAX_VALUES = 200_000
+MAX_VALUES = 50_000
 MAX_EXPONENT = 400
 MAX_DIGITS = 400
 

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .charset import DIGITS, NOT_LINE_END, SPACE, WORD, CharSet
-from .ecma_regex import (
-    MAX_REPEAT,
-    MAX_WEIGHT,
-    NOTHING,
-    Anchor,
-    Chars,
-    Choice,
-    Node,
-    RegexRefusedError,
-    Repeat,
-    Sequence,
-    TextPattern,
-    simplified,
-    weight,
-    whole_text,
-)
+from ..regex.analysis import num_positions
+from ..regex.char_sets import CharSet
+from .ecma_regex import Anchor, Chars, Choice, Node, RegexRefusedError, Repeat, Sequence, as_regex, whole_text
+from .text_pattern import TextPattern
 
+MAX_REPEAT = 100_000
+MAX_POSITIONS = 200_000
 _MAX_DEPTH = 60
 _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
+_DIGITS = CharSet.of_ranges([(0x30, 0x39)])
+_WORD = CharSet.of_ranges([(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
+_SPACE = CharSet.of_text(
+    "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000\ufeff"
+)
+_NOT_LINE_END = CharSet.of_text("\n\r\u2028\u2029").complement()
 _CLASSES = {
-    "d": DIGITS, "w": WORD, "s": SPACE, "D": DIGITS.inverted(), "W": WORD.inverted(), "S": SPACE.inverted(),
+    "d": _DIGITS, "w": _WORD, "s": _SPACE, "D": _DIGITS.complement(), "W": _WORD.complement(), "S": _SPACE.complement(),
 }  # fmt: skip
 
 
@@ -39,9 +35,10 @@ def parse_search_pattern(pattern: str) -> TextPattern:
     if len(pattern) > 20_000:
         raise RegexRefusedError("it is longer than 20000 characters")
     node = whole_text(_Parser(pattern).parse())
-    if weight(node) > MAX_WEIGHT:
+    regex = as_regex(node)
+    if num_positions(regex) > MAX_POSITIONS:
         raise RegexRefusedError("its repeats make it too large")
-    return TextPattern(pattern, simplified(node))
+    return TextPattern(pattern, regex)
 
 
 class _Parser:
@@ -131,7 +128,7 @@ class _Parser:
         if character == "[":
             return Chars(self._class())
         if character == ".":
-            return Chars(NOT_LINE_END)
+            return Chars(_NOT_LINE_END)
         if character == "\\":
             return Chars(self._escape(in_class=False))
         if character in "*+?{}]":
@@ -155,7 +152,7 @@ class _Parser:
 
     def _class(self) -> CharSet:
         is_inverted = self._take("^")
-        chars = CharSet.of()
+        chars = CharSet(())
         while not self._take("]"):
             first = self._class_item()
             # A '-' before ']' is itself.
@@ -164,9 +161,9 @@ class _Parser:
                 last = self._class_item()
                 if not (_is_one(first) and _is_one(last)) or last.ranges[0][0] < first.ranges[0][0]:
                     raise self._error("a range needs two characters in order")
-                first = CharSet.of((first.ranges[0][0], last.ranges[0][0]))
+                first = CharSet.of_ranges([(first.ranges[0][0], last.ranges[0][0])])
             chars |= first
-        return chars.inverted() if is_inverted else chars
+        return chars.complement() if is_inverted else chars
 
     def _class_item(self) -> CharSet:
         character = self._next()
@@ -222,11 +219,8 @@ class _Parser:
 
 
 def _one(code: int) -> CharSet:
-    return CharSet.of((code, code))
+    return CharSet.of_ranges([(code, code)])
 
 
 def _is_one(chars: CharSet) -> bool:
     return len(chars.ranges) == 1 and chars.ranges[0][0] == chars.ranges[0][1]
-
-
-__all__ = ["NOTHING", "parse_search_pattern"]

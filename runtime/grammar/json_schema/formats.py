@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import UnsupportedSchemaError
 from .ecma_parser import parse_search_pattern
-from .ecma_regex import TextPattern
+from .text_pattern import TextPattern
 
 # Year 0000 is left out: most parsers know none.
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"

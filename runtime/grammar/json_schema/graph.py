@@ -11,7 +11,7 @@ from .constraints import ANYTHING, NEVER, Arrays, Bools, Conjunction, Null, Numb
 from .document import SchemaDocument
 from .expansion import Expander
 from .keywords import is_unconstrained
-from .terminals import CannotEnforceError, NameSet, multiples_schema, name_terminal, number_terminal, scalar_terminal
+from .terminals import CannotEnforceError, NameSet, TextTerminals, multiples_schema, number_terminal
 
 MAX_NODES = 20_000
 MAX_PATTERNS = 4
@@ -31,9 +31,9 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class UnnamedProperties:
-    """Any number of properties of a set of names; a model may use a name twice."""
+    """Any number of properties of a set of names, as an expression; a model may use a name twice."""
 
-    names: NameSet
+    names: str
     node_id: int
 
 
@@ -86,10 +86,11 @@ class SchemaGraph:
         is_possible: by node; the shapes refer to possible nodes only.
     """
 
-    def __init__(self, document: SchemaDocument, is_empty: IsEmpty) -> None:
+    def __init__(self, document: SchemaDocument, texts: TextTerminals, is_empty: IsEmpty) -> None:
         """Expand the whole schema.
 
         Args:
+            texts: says how strings are written.
             is_empty: whether an expression of a terminal describes no text at all.
 
         Raises:
@@ -104,6 +105,7 @@ class SchemaGraph:
         self.nodes: list[Node] = []
         self._document = document
         self._expander = Expander(document)
+        self._texts = texts
         self._is_empty = is_empty
         self._ids: dict[Conjunction, int] = {}
         self._id_of((Place(""),))
@@ -155,7 +157,9 @@ class SchemaGraph:
         node.terminals.append(terminal)
 
     def _add_scalar(self, scalar: Null | Bools | Strings, node: Node) -> None:
-        terminal = scalar_terminal(scalar)
+        terminal = self._texts.scalar(scalar)
+        if terminal is None:
+            return
         is_product = isinstance(scalar, Strings) and scalar.values is None and bool(scalar.patterns or scalar.excluded)
         if not is_product or not self._is_empty(terminal):
             node.terminals.append(terminal)
@@ -179,7 +183,7 @@ class SchemaGraph:
         properties = []
         for name in named:
             is_allowed = allowed is None or any(_is_name(name, strings) for strings in allowed)
-            child = objects.of_name(name) if is_allowed else NEVER
+            child = objects.of_name(name) if is_allowed and self._texts.can_write(name) else NEVER
             properties.append(Property(name, self._id_of(child), name in objects.required))
         return ObjectShape(
             properties,
@@ -213,8 +217,9 @@ class SchemaGraph:
                 continue
             others = tuple(pattern for pattern in patterns if pattern not in matching)
             names = NameSet(matching, others, named, tuple(allowed or ()))
-            if names.is_surely_not_empty or not self._is_empty(name_terminal(names)):
-                found.append(UnnamedProperties(names, self._id_of(child)))
+            terminal = self._texts.name(names)
+            if terminal is not None and (names.is_surely_not_empty or not self._is_empty(terminal)):
+                found.append(UnnamedProperties(terminal, self._id_of(child)))
         return found
 
     # -- what is possible --------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ....grammar_spec import JsonWhitespace
 from .graph import ArrayShape, Node, ObjectShape, SchemaGraph
-from .terminals import CannotEnforceError, either, json_literal, literal, name_terminal
+from .terminals import CannotEnforceError, either, json_literal, literal
 
 MAX_COUNTING_STATES = 20_000
 _MAX_INLINE_CHARS = 2000
@@ -93,8 +93,8 @@ class LarkWriter:
         """An item several times, with commas between; and one before, if something stands there."""
         more = f"({self._marks.comma} {item})"
         if has_before:
-            return f"{more}{_times(low, high)}"
-        body = f"{item} {more}{_times(max(low - 1, 0), None if high is None else high - 1)}"
+            return _times(more, low, high)
+        body = f"{item} {_times(more, max(low - 1, 0), None if high is None else high - 1)}"
         return body if low else f"({body})?"
 
     # -- objects -----------------------------------------------------------------------------------------------------
@@ -145,15 +145,14 @@ class LarkWriter:
             return '""' if count >= low else None
         if count + 1 < low or (room is not None and room < 0):
             return None
-        pairs = [
-            f"{self._terminal(name_terminal(unnamed.names))} {self._marks.colon} n{unnamed.node_id}"
-            for unnamed in shape.unnamed
-        ]
+        pairs = [f"{self._terminal(unnamed.names)} {self._marks.colon} n{unnamed.node_id}" for unnamed in shape.unnamed]
         pair = pairs[0] if len(pairs) == 1 else self._rule(f"{name}_pair", " | ".join(pairs))
         return self._rule(name, self._repeated(f"({pair})", int(count < low), room, count > 0))
 
 
-def _times(low: int, high: int | None) -> str:
+def _times(item: str, low: int, high: int | None) -> str:
+    if high == 0:
+        return '""'
     if high is None:
-        return "*" if low == 0 else f"{{{low},}}"
-    return f"{{{low},{high}}}"
+        return f"{item}*" if low == 0 else f"{item}{{{low},}}"
+    return f"{item}{{{low},{high}}}"

@@ -9,9 +9,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from math import ceil, floor, gcd, lcm
 
-from .charset import CharSet, quoted_class
+from ..regex.char_sets import CharSet
 from .constraints import Bools, Null, Numbers, Strings
-from .ecma_regex import TextPattern, repeat_suffix
+from .json_chars import quoted_class, writable_chars
 from .numbers import (
     ANY_INTEGER,
     ANY_NUMBER,
@@ -22,14 +22,13 @@ from .numbers import (
     scaled,
     spell,
 )
+from .text_pattern import TextPattern, repeat_suffix
 
 MAX_LISTED_MULTIPLES = 1000
 # The engine needs a state for every remainder.
 MAX_DIVISOR = 1000
 # Nobody waits for longer strings; the engines have limits of their own.
 MAX_STRING_LEN = 100_000
-_CHARACTER = quoted_class(CharSet.all())
-ANY_STRING = f'/"(?:{_CHARACTER})*"/'
 
 
 class CannotEnforceError(ValueError):
@@ -69,41 +68,64 @@ def regex(expression: str) -> str:
     return "/" + expression.replace("/", "\\/") + "/"
 
 
-def string_terminal(strings: Strings) -> str:
-    if strings.values is not None:
-        return either([json_literal(value) for value in strings.values])
-    if strings.min_len > MAX_STRING_LEN:
-        raise CannotEnforceError("minLength", f"strings longer than {MAX_STRING_LEN} characters are not generated")
-    parts = [regex(pattern.quoted) for pattern in strings.patterns]
-    if strings.max_len is not None or strings.min_len:
-        max_len = None if strings.max_len is None else min(strings.max_len, MAX_STRING_LEN)
-        parts.append(regex(f'"(?:{_CHARACTER}){repeat_suffix(strings.min_len, max_len)}"'))
-    if strings.excluded:
-        parts = parts or [ANY_STRING]
-        parts.append(f"~{either([json_literal(value) for value in strings.excluded])}")
-    return both(parts or [ANY_STRING])
+class TextTerminals:
+    """Expressions for strings and property names, of characters that can be spelled."""
 
+    def __init__(self, spellable: CharSet) -> None:
+        self._chars = writable_chars(spellable)
+        self._character = quoted_class(self._chars)
+        self._any_string = regex(f'"(?:{self._character})*"')
 
-def name_terminal(names: NameSet) -> str:
-    parts = [regex(pattern.quoted) for pattern in names.matching]
-    if names.allowed:
-        parts.append(either([string_terminal(strings) for strings in names.allowed]))
-    if not parts:
-        parts.append(ANY_STRING)
-    parts += [f"~{regex(pattern.quoted)}" for pattern in names.others]
-    if names.taken:
-        parts.append(f"~{either([json_literal(name) for name in names.taken])}")
-    return both(parts)
+    def can_write(self, text: str) -> bool:
+        return all(char in self._chars for char in text)
 
+    def scalar(self, scalar: Null | Bools | Strings) -> str | None:
+        """Values of a type; None where there are none."""
+        match scalar:
+            case Null():
+                return '"null"'
+            case Bools(values):
+                return either([f'"{json.dumps(value)}"' for value in sorted(values)])
+            case Strings():
+                return self.string(scalar)
 
-def scalar_terminal(scalar: Null | Bools | Strings) -> str:
-    match scalar:
-        case Null():
-            return '"null"'
-        case Bools(values):
-            return either([f'"{json.dumps(value)}"' for value in sorted(values)])
-        case Strings():
-            return string_terminal(scalar)
+    def string(self, strings: Strings) -> str | None:
+        if strings.values is not None:
+            values = [json_literal(value) for value in strings.values if self.can_write(value)]
+            return either(values) if values else None
+        if strings.min_len > MAX_STRING_LEN:
+            raise CannotEnforceError("minLength", f"strings longer than {MAX_STRING_LEN} characters are not generated")
+        parts = self._patterns(strings.patterns)
+        if parts is None:
+            return None
+        if strings.max_len is not None or strings.min_len:
+            max_len = None if strings.max_len is None else min(strings.max_len, MAX_STRING_LEN)
+            parts.append(regex(f'"(?:{self._character}){repeat_suffix(strings.min_len, max_len)}"'))
+        parts = parts or [self._any_string]
+        if strings.excluded:
+            parts.append(f"~{either([json_literal(value) for value in strings.excluded])}")
+        return both(parts)
+
+    def name(self, names: NameSet) -> str | None:
+        """Property names; None where there are none."""
+        parts = self._patterns(names.matching)
+        if parts is None:
+            return None
+        if names.allowed:
+            allowed = [found for found in map(self.string, names.allowed) if found is not None]
+            if not allowed:
+                return None
+            parts.append(either(allowed))
+        parts = parts or [self._any_string]
+        parts += [f"~{part}" for pattern in names.others for part in self._patterns((pattern,)) or ()]
+        if names.taken:
+            parts.append(f"~{either([json_literal(name) for name in names.taken])}")
+        return both(parts)
+
+    def _patterns(self, patterns: Sequence[TextPattern]) -> list[str] | None:
+        parts = [pattern.quoted(self._chars) for pattern in patterns]
+        found = [regex(part) for part in parts if part is not None]
+        return found if len(found) == len(parts) else None
 
 
 def either(parts: Sequence[str]) -> str:
@@ -131,8 +153,9 @@ def number_terminal(numbers: Numbers) -> str | None:
     divisor = _divisor(numbers)
     if divisor is not None and (listed := _listed_multiples(numbers, divisor)) is not None:
         return either([literal(spell(value)) for value in listed]) if listed else None
-    if divisor is None or divisor.denominator != 1:
-        expression = _integers(numbers) if numbers.is_integer else _decimals(numbers, divisor)
+    if divisor is None or divisor.denominator != 1 or divisor == 1:
+        is_integer = numbers.is_integer or divisor == 1
+        expression = _integers(numbers) if is_integer else _decimals(numbers, divisor)
         return None if expression is None else both([*expression, *_not_excluded(numbers)])
     raise CannotEnforceError("multipleOf", "multiples are no expression")
 

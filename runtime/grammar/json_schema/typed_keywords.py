@@ -26,9 +26,10 @@ from .constraints import (
 )
 from .document import SchemaDocument, child_pointer
 from .ecma_parser import parse_search_pattern
-from .ecma_regex import RegexRefusedError, TextPattern
+from .ecma_regex import RegexRefusedError
 from .formats import format_pattern
 from .keywords import IN_PLACE, TYPES, is_old_draft, is_unconstrained
+from .text_pattern import TextPattern
 
 MAX_COUNT = 10**9
 

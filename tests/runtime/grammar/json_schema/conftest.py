@@ -53,7 +53,7 @@ class CompiledSchema:
             assert self.accepts_tokens([self.byte_tokens[byte] for byte in data]) == found, text
         return found
 
-    def random_text(self, seed: int, max_tokens: int = 300) -> str | None:
+    def random_text(self, seed: int, max_tokens: int = 150) -> str | None:
         """A text of random tokens among those allowed, preferring short ways out; None where it did not end."""
         rng = random.Random(seed)
         matcher = self.matcher.deep_copy()
