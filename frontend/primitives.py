@@ -252,7 +252,9 @@ def select(
 ) -> Expression:
     """Append whichever of `choices` the model finds most likely here.
 
-    Each choice is tokenised together with the text before it, so a choice may merge with the end of that text.
+    Each choice is tokenised together with the text before it, so a choice may merge with the end of that text; spaces
+    there count with the choices in any case. All are scored in one request: choices of one token cost nothing beyond
+    the text before them, others usually one step more.
 
     Args:
         name: variable to bind the chosen text to.

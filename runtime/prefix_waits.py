@@ -58,7 +58,7 @@ class PrefixWaits:
             num_pending_tokens = max(num_pending_tokens, cached.num_pending_tokens)
         if num_pending_tokens == 0:
             return False
-        shared_prefix_len = min(sequence.request.shared_prefix_len, sequence.num_tokens - 1)
+        shared_prefix_len = min(sequence.request.shared_prefix_len, sequence.num_reusable_tokens)
         is_shared = usable.num_tokens < shared_prefix_len <= usable.num_tokens + num_pending_tokens
         if num_pending_tokens < self._cache.block_size and not is_shared:
             return False
@@ -86,7 +86,7 @@ class PrefixWaits:
         request = sequence.request
         if sequence.prompt_logprobs is not None:
             return watch.place, request.prompt_logprobs_start, request.sampling_params.prompt_logprobs
-        end = min(request.shared_prefix_len, sequence.num_tokens - 1)
+        end = min(request.shared_prefix_len, sequence.num_reusable_tokens)
         if watch.num_tokens < end < watch.num_tokens + self._cache.block_size:
             return watch.node, watch.num_tokens, tuple(sequence.token_ids[watch.num_tokens : end])
         return watch.place

@@ -182,6 +182,20 @@ def test_a_thousand_choices(backend: LocalBackend, llm: LLM) -> None:
     assert sum(score.probability for score in meta.choices) == pytest.approx(1.0)
 
 
+def test_the_text_before_a_fork_is_computed_once_for_the_selects_of_its_branches(backend: LocalBackend) -> None:
+    """Less than a block of it; and what the choices begin with in common is no reason to compute it twice."""
+
+    @function
+    def in_branches(s: ProgramState) -> None:
+        s += "The cat"
+        branches = s.fork(3)
+        branches += select("x", [" sat on the mat", " sat on the sofa"])
+        branches.join()
+
+    metas = in_branches.run(backend=backend).metas("x")
+    assert sorted(meta.num_computed_tokens for meta in metas) == [1, 1, metas[0].num_prompt_tokens]
+
+
 def test_the_state_goes_on_as_if_the_choice_had_been_generated(backend: LocalBackend) -> None:
     @function
     def story(s: ProgramState) -> None:
