@@ -105,7 +105,9 @@ class OutputProcessor:
         if sequence.finish_reason is not None:
             text += sequence.detokenizer.finish(drops_unfinished=sequence.constraint is not None)
             if self._must_be_complete(sequence) and not self._is_complete(sequence):
-                return self._fail(sequence, _incomplete(sequence))
+                reason = _incomplete(sequence)
+                sequence.finish_reason = None
+                return self._fail(sequence, reason)
             state.num_open -= 1
             if state.num_open == 0 and state.is_ranked:
                 return self._finish_ranked(state, now)
