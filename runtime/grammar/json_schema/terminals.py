@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from math import ceil, floor, gcd, lcm
 
-from ..regex.char_sets import CharSet
+from ..regex.char_sets import ALL_CHARS, CharSet, utf8_prefix_chars
 from .constraints import Bools, Null, Numbers, Strings
 from .json_chars import quoted_class, writable_chars
 from .numbers import (
@@ -73,7 +73,9 @@ class TextTerminals:
 
     def __init__(self, spellable: CharSet) -> None:
         self._chars = writable_chars(spellable)
-        self._character = quoted_class(self._chars)
+        # Whole strings of any characters are many times faster than of almost any: the engine has them prepared. A
+        # character whose first byte is no token cannot be begun, so allowing it does no harm.
+        self._character = quoted_class(self._chars if _has_dead_ends(spellable) else ALL_CHARS)
         self._any_string = regex(f'"(?:{self._character})*"')
 
     def can_write(self, text: str) -> bool:
@@ -126,6 +128,12 @@ class TextTerminals:
         parts = [pattern.quoted(self._chars) for pattern in patterns]
         found = [regex(part) for part in parts if part is not None]
         return found if len(found) == len(parts) else None
+
+
+def _has_dead_ends(spellable: CharSet) -> bool:
+    """Whether some, but not all, of the characters that share a first byte can be spelled."""
+    blocks = [utf8_prefix_chars(bytes([lead])) for lead in range(0xC2, 0xF5)]
+    return any((block & spellable) not in (block, CharSet(())) for block in blocks)
 
 
 def either(parts: Sequence[str]) -> str:
