@@ -9,7 +9,6 @@ from .grammar.compiler import GrammarCompiler
 from .grammar.errors import GrammarError
 from .grammar.healing import healed_prefix
 from .grammar.interface import Grammar
-from .grammar.shortest_ending import shortest_ending
 from .request import Request
 from .request_check import RequestLimits, check_request
 
@@ -57,7 +56,7 @@ class RequestPreparer:
 
     def _check_budget(self, request: Request, grammar: Grammar) -> None:
         params, max_tokens = request.sampling_params, self._limits.max_tokens(request)
-        if shortest_ending(grammar.new_state(), self._grammars.vocabulary, max_tokens) is None:
+        if grammar.ending().tokens(grammar.new_state(), max_tokens) is None:
             raise GrammarError(
                 f"on_incomplete={params.on_incomplete!r} is refused: no text that satisfies the constraint fits in "
                 f"{max_tokens} tokens. Raise max_tokens, or take on_incomplete='return'"

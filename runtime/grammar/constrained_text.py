@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .interface import Grammar, GrammarState
-from .shortest_ending import shortest_ending
+from .interface import Ending, Grammar, GrammarState
 from .vocabulary import GrammarVocabulary, token_words
 
 
@@ -43,9 +42,9 @@ class ConstrainedText:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._is_jumping = is_jumping
-        self._closes = closes
         self._state: GrammarState = grammar.new_state()
-        self._ending: list[int] | None = None  # tokens that would complete the text, where they are known
+        self._ending: Ending | None = grammar.ending() if closes else None
+        self._known_ending: list[int] | None = None  # tokens that would complete the text, where they are known
         self._ending_after: list[int] | None = None  # the same after the token that was steered last
         self._words = np.empty(vocabulary.num_words, dtype=np.int32)
 
@@ -57,10 +56,10 @@ class ConstrainedText:
             self._stop_token_ids,
             self._eos_token_ids,
             is_jumping=self._is_jumping,
-            closes=self._closes,
         )
         copy._state = self._state.fork()
         copy._ending = self._ending
+        copy._known_ending = self._known_ending
         return copy
 
     @property
@@ -113,6 +112,8 @@ class ConstrainedText:
 
     def start(self, max_tokens: int) -> list[int]:
         """The forced tokens that the text begins with, at most `max_tokens`; they are accepted."""
+        if self._ending is not None:
+            self._known_ending = self._ending.tokens(self._state, max_tokens)
         return self._jump(max_tokens)
 
     def advance(self, token_id: int, max_tokens: int) -> list[int]:
@@ -121,9 +122,8 @@ class ConstrainedText:
         Returns:
             The forced tokens after it, at most `max_tokens`; they are accepted too.
         """
-        num_accepted = self._state.try_accept((token_id,))
-        assert num_accepted == 1, f"token {token_id} is not allowed here"
-        self._ending, self._ending_after = self._ending_after, None
+        self._accept([token_id])
+        self._known_ending, self._ending_after = self._ending_after, None
         return self._jump(max_tokens)
 
     def steer(self, token_id: int, max_tokens: int) -> int:
@@ -132,16 +132,17 @@ class ConstrainedText:
         Args:
             max_tokens: how many tokens there may still be, this one included.
         """
-        if not self._closes or self.ends_with(token_id):
+        if self._ending is None or self.ends_with(token_id):
             return token_id
         after = self._state.fork()
         after.try_accept((token_id,))
-        self._ending_after = [] if after.is_accepting else shortest_ending(after, self._vocabulary, max_tokens - 1)
+        is_end = after.is_accepting
+        self._ending_after = [] if is_end else self._ending.after(token_id).tokens(after, max_tokens - 1)
         if self._ending_after is not None:
             return token_id
-        ending = self._ending
+        ending = self._known_ending
         if ending is None:
-            ending = shortest_ending(self._state, self._vocabulary, max_tokens)
+            ending = self._ending.tokens(self._state, max_tokens)
         if ending is None or len(ending) > max_tokens:  # there was none in time to begin with
             return token_id
         if not ending:
@@ -158,9 +159,34 @@ class ConstrainedText:
         if not self._is_jumping or max_tokens <= 0:
             return []
         forced = self._state.forced_tokens()[:max_tokens]
-        num_accepted = self._state.try_accept(forced)
-        assert num_accepted == len(forced), "a forced token is always allowed"
-        if self._ending is not None:
-            is_on_the_way = self._ending[: len(forced)] == forced
-            self._ending = self._ending[len(forced) :] if is_on_the_way else None
+        if forced and self._ending is not None and not self._can_end_behind(forced, max_tokens - len(forced)):
+            return []
+        self._accept(forced)
         return forced
+
+    def _can_end_behind(self, forced: list[int], max_tokens: int) -> bool:
+        """Whether the text could end in time after some forced tokens; the known ending may spell them in fewer.
+
+        Mutates the known ending, which is then the one after them.
+        """
+        assert self._ending is not None
+        known = self._known_ending
+        if known is not None and known[: len(forced)] == forced:
+            self._known_ending = known[len(forced) :]
+            return True
+        after, ending = self._state.fork(), self._ending
+        after.try_accept(forced)
+        for token_id in forced:
+            ending = ending.after(token_id)
+        ending_behind = ending.tokens(after, max_tokens)
+        if ending_behind is None and known is not None:
+            return False
+        self._known_ending = ending_behind
+        return True
+
+    def _accept(self, token_ids: list[int]) -> None:
+        num_accepted = self._state.try_accept(token_ids)
+        assert num_accepted == len(token_ids), f"token {token_ids[num_accepted]} is not allowed here"
+        if self._ending is not None:
+            for token_id in token_ids:
+                self._ending = self._ending.after(token_id)

@@ -62,6 +62,25 @@ class GrammarState(Protocol):
         ...
 
 
+class Ending(Protocol):
+    """A way to complete a text: follows its tokens, and says how it could end soon. Immutable."""
+
+    def after(self, token_id: int) -> Ending:
+        """The same after one more token, which the grammar allows."""
+        ...
+
+    def tokens(self, state: GrammarState, max_tokens: int) -> list[int] | None:
+        """Tokens that complete the text; [] if it is complete.
+
+        Args:
+            state: the place in the grammar after the same tokens; not changed.
+
+        Returns:
+            None if there are none within `max_tokens`, or none are found.
+        """
+        ...
+
+
 class Grammar(Protocol):
     """A compiled grammar. Immutable; used by many requests and threads at once."""
 
@@ -72,4 +91,8 @@ class Grammar(Protocol):
 
     def new_state(self) -> GrammarState:
         """The place before the first token."""
+        ...
+
+    def ending(self) -> Ending:
+        """The way to complete a text before its first token."""
         ...

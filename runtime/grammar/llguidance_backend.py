@@ -8,14 +8,16 @@ only ever offered with `try_consume_tokens`, and every grammar is tried once bef
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from ...grammar_spec import GrammarSpec
+from .endings import ending_of
 from .errors import GrammarBudgetError, GrammarError, GrammarVocabularyError
-from .interface import GrammarState
+from .interface import Ending, GrammarState
 from .llguidance_source import llguidance_source
 from .vocabulary import GrammarVocabulary
 
@@ -43,7 +45,7 @@ class LlguidanceBackend:
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if matcher.is_error():
             raise GrammarError(f"{spec.kind} cannot be enforced: {_first_line(matcher.get_error())}")
-        grammar = LlguidanceGrammar(matcher, self._vocabulary, len(source))
+        grammar = LlguidanceGrammar(matcher, spec, self._vocabulary, len(source))
         _try_out(grammar, spec)
         return grammar
 
@@ -51,13 +53,23 @@ class LlguidanceBackend:
 class LlguidanceGrammar:
     """A compiled grammar: a matcher at its beginning, which states are copied from."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary, num_source_chars: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, spec: GrammarSpec, vocabulary: GrammarVocabulary, num_source_chars: int
+    ) -> None:
         self._matcher = matcher
+        self._spec = spec
         self._vocabulary = vocabulary
         self.num_bytes = _STATE_BYTES + _BYTES_PER_SOURCE_BYTE * num_source_chars
 
     def new_state(self) -> LlguidanceState:
         return LlguidanceState(self._matcher.deep_copy(), self._vocabulary)
+
+    def ending(self) -> Ending:
+        return self._ending
+
+    @cached_property
+    def _ending(self) -> Ending:
+        return ending_of(self._spec, self._vocabulary)
 
 
 class LlguidanceState:

@@ -33,10 +33,15 @@ _ENDS = b',":'
 _SCALARS = b"0ntf123456789"
 
 
-def shortest_ending(state: GrammarState, vocabulary: GrammarVocabulary, max_tokens: int) -> list[int] | None:
+def shortest_ending(
+    state: GrammarState, vocabulary: GrammarVocabulary, max_tokens: int, *, is_any_enough: bool = False
+) -> list[int] | None:
     """Tokens that lead from a state to acceptance: the fewest that are found, which for ordinary JSON are the fewest.
 
     The state is not changed.
+
+    Args:
+        is_any_enough: return the first way that is short enough; it may be longer than others.
 
     Returns:
         At most `max_tokens` tokens, [] if the text is complete already; None if no such ending was found.
@@ -52,6 +57,8 @@ def shortest_ending(state: GrammarState, vocabulary: GrammarVocabulary, max_toke
     if path is None:
         return None
     tokens = search.tokens_of(state, path)
+    if is_any_enough and tokens is not None and len(tokens) <= max_tokens:
+        return tokens
     search.num_places_left = MAX_DETOUR_PLACES
     for start in range(len(path)):
         for way in search.detours(path, start):
