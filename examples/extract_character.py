@@ -1,4 +1,4 @@
-"""Records out of free text: JSON that is valid against a schema, and a code that matches a pattern.
+"""Records out of free text: JSON that is valid against a schema, a line that matches a pattern, a number.
 
     python examples/extract_character.py ["your text"]
 
@@ -31,8 +31,8 @@ SCHEMA = {
 SHOT = """\
 Text: Ann Lee, 30, bakes bread in Dublin. She has a cat.
 Record: {"name": "Ann Lee", "age": 30, "place": "Dublin", "is_adult": true, "role": "craft", "owns": ["cat"]}
-Code: AL-30
-Pages: 1
+In short: Ann Lee, 30, of Dublin
+Age: 30
 
 """
 
@@ -41,8 +41,8 @@ Pages: 1
 def extract(s, text):
     s += f"{SHOT}Text: {text}\nRecord: "
     s += gen("record", json_schema=SCHEMA, parse=True, max_tokens=120, on_incomplete="close", temperature=0)
-    s += "\nCode: " + gen("code", regex=r"[A-Z]{2}-[0-9]{1,3}", temperature=0)
-    s += "\nPages: " + gen("pages", dtype=int, max_tokens=3, temperature=0)
+    s += "\nIn short: " + gen("short", regex=r"[A-Z][A-Za-z ]{1,30}, [0-9]{1,3}, of [A-Z][a-z]{2,20}", temperature=0)
+    s += "\nAge: " + gen("age", dtype=int, max_tokens=3, temperature=0)
 
 
 if __name__ == "__main__":
@@ -51,9 +51,9 @@ if __name__ == "__main__":
         print(text)
         for field, value in state["record"].items():
             print(f"{field:>10}: {value!r}")
-        print(f"{'code':>10}: {state['code']}")
-        print(f"{'pages':>10}: {state['pages']}")
-        metas = [state.meta(name) for name in ("record", "code", "pages")]
+        print(f"{'in short':>10}: {state['short']}")
+        print(f"{'next year':>10}: {state['age'] + 1}")
+        metas = [state.meta(name) for name in ("record", "short", "age")]
         assert all(meta.complete for meta in metas)
         num_generated = sum(meta.num_generated_tokens for meta in metas)
         num_cached, num_prompt = metas[0].num_cached_tokens, metas[0].num_prompt_tokens

@@ -116,13 +116,13 @@ def test_llm_judge(runner: Runner) -> None:
 def test_extract_character_of_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     """What it does with the answers, whatever model they come from."""
     record = {"name": "Bo", "age": 7, "place": "Rome", "is_adult": False, "role": "none", "owns": []}
-    mock = MockBackend([json.dumps(record), "BO-7", "2"])
+    mock = MockBackend([json.dumps(record), "Bo, 7, of Rome", "7"])
     assert run_program(EXAMPLES / "extract_character.py", ("Bo, 7, is in Rome.",), RecordingBackend(lambda: mock)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Bo, 7, is in Rome."
     assert lines[1:9] == [f"{key:>10}: {value!r}" for key, value in record.items()] + [
-        "      code: BO-7",
-        "     pages: 2",
+        "  in short: Bo, 7, of Rome",
+        " next year: 8",
     ]
     schema = json.loads(mock.requests[0].call.sampling_params.json_schema)  # type: ignore[union-attr, arg-type]
     assert list(record) == schema["required"] == list(schema["properties"])
