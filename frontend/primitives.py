@@ -161,65 +161,48 @@ def gen(
 ) -> Expression:
     """Let the model continue the text.
 
-    An argument left at None takes the value given to `run`, and else the default (max_tokens 128, temperature 1).
-    The meaning and limits of each are those of SamplingParams. The value bound to `name` is the text; with n > 1 a
-    list of n texts, of which the first continues the program.
-
-    At most one of `dtype`, `choices`, `regex`, `json_schema` and `ebnf` says what the text must be. A text cut off by
-    max_tokens is only the beginning of such a text: `meta(name).complete` is then False, and `on_incomplete` says what
-    else may become of it.
+    An argument left at None takes the value given to `run`, else the default (max_tokens 128, temperature 1). Meaning
+    and limits are those of SamplingParams. The value bound to `name` is the text; with n > 1 a list of texts, of which
+    the first continues the program. At most one of `dtype`, `choices`, `regex`, `json_schema` and `ebnf` says what the
+    text must be. What max_tokens cuts off is only the beginning of such a text; `meta(name).complete` tells.
 
     Args:
-        dtype: the text is written as an int, float, bool ("True", "False") or str (a double-quoted string on one
-            line), and the value is one. A number cut off by max_tokens has the digits that there was room for.
-        choices: the text is one of these. With a temperature above 0 given here the model samples one, token by token;
-            else this is `select(name, choices)`, as in SGLang, and what only says how to sample plays no part.
-        choices_method: the one of `select`.
-        json_schema: given a model class, such as one of pydantic's, the value is an instance of it. Given a dict or
-            JSON text the value is the text, unless parse=True.
-        parse: True makes the value of a json_schema what json.loads makes of the text; False leaves the value a text
-            whatever was given. Where a text cannot be parsed, reading the value raises UnparsedTextError.
-        heal: under a constraint, whether the first token may begin inside the literal text before it, as the model
-            would write it. None stands for True. Without a constraint never.
+        dtype: int, float, bool ("True", "False") or str (double-quoted, on one line) is what the text spells and the
+            value is. A number that max_tokens cut off has the digits there was room for.
+        choices: with a temperature above 0 given here, one of these is sampled token by token; else this is
+            `select(name, choices, choices_method)`, as in SGLang, and what only says how to sample plays no part.
+        json_schema: a model class, such as one of pydantic's, makes the value an instance of it.
+        parse: True makes the value of any json_schema what json.loads gives, False leaves every value a text. Where a
+            text does not parse, reading the value raises UnparsedTextError.
+        heal: whether the first token of a constrained text may span the boundary to the literal text. None is True.
 
     Raises:
         InvalidSamplingParamsError: a value is out of range, or constraints contradict each other.
         InvalidProgramError: the name is not a non-empty string, or other arguments contradict each other.
     """
-    options = {
-        "max_tokens": max_tokens,
-        "min_tokens": min_tokens,
-        "n": n,
-        "stop": _frozen(stop),
-        "stop_token_ids": _frozen(stop_token_ids),
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "repetition_penalty": repetition_penalty,
-        "ignore_eos": ignore_eos,
-        "seed": seed,
-        "logit_bias": None if logit_bias is None else dict(logit_bias),
-        "logprobs": logprobs,
-        "regex": regex,
-        "json_schema": json_schema,
-        "ebnf": ebnf,
-        "choices": _frozen(choices),
-        "json_whitespace": json_whitespace,
-        "on_incomplete": on_incomplete,
-        "grammar_backend": grammar_backend,
-    }
-    given = {key: value for key, value in options.items() if value is not None}
+    return _checked_gen(**locals())
+
+
+def _checked_gen(
+    name: str | None,
+    *,
+    dtype: type | None,
+    choices_method: ChoicesMethod | str | None,
+    parse: bool | None,
+    heal: bool | None,
+    **options: Any,
+) -> Expression:
+    """The gen of these arguments; `options` are fields of SamplingParams, None where they were not given."""
+    given = {key: _frozen(value) for key, value in options.items() if value is not None}
     if dtype is not None:
         given["regex"] = dtype_pattern(dtype, given)
     params = SamplingParams(**{"max_tokens": None, **given})
-    if regex is not None:
-        _check_regex(regex)
+    if params.regex is not None:
+        _check_regex(params.regex)
     _check_heal(heal, is_constrained=params.grammar_spec is not None)
+    json_schema = given.get("json_schema")
     value_type = resolve_value_type(dtype, json_schema, parse)
-    if choices is not None and not temperature:
+    if params.choices is not None and not given.get("temperature"):
         return _select_for_gen(name, {**given, "heal": heal}, choices_method)
     if choices_method is not None:
         raise InvalidProgramError(
@@ -227,7 +210,7 @@ def gen(
             "`choices` is taken, so give them, and no temperature above 0"
         )
     if json_schema is not None:
-        given["json_schema"] = params.json_schema  # as text, which nobody changes between runs
+        given["json_schema"] = params.json_schema  # a text, which nobody changes between runs
     return Gen(_checked_name("gen", name), MappingProxyType(given), value_type, is_healed=heal is not False)
 
 
@@ -323,8 +306,10 @@ def _message(role: str, expression: Expression | str) -> Expression:
 
 
 def _frozen(value: Any) -> Any:
-    """An iterable that can be read only once must not be used up by the check."""
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+    """What can be read only once must not be used up by the check, and what can change must not change after it."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | type) else value
 
 
 def _check_regex(regex: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet import LocalBackend
+from ramet import LocalBackend, MockBackend
 from ramet.cli.recording_backend import RecordingBackend
 from ramet.cli.run import run_program
 
@@ -111,6 +111,21 @@ def test_llm_judge(runner: Runner) -> None:
     assert [line.split(":")[0] for line in lines[:3]] == ["- clarity", "- evidence", "- style"]
     assert any(re.fullmatch(r"overall: (poor|fair|good|excellent)", line) for line in lines)
     assert runner.backend.totals().hit_rate > 0.5
+
+
+def test_extract_character_of_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it does with the answers, whatever model they come from."""
+    record = {"name": "Bo", "age": 7, "place": "Rome", "is_adult": False, "role": "none", "owns": []}
+    mock = MockBackend([json.dumps(record), "Bo, 7, of Rome", "7"])
+    assert run_program(EXAMPLES / "extract_character.py", ("Bo, 7, is in Rome.",), RecordingBackend(lambda: mock)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Bo, 7, is in Rome."
+    assert lines[1:9] == [f"{key:>10}: {value!r}" for key, value in record.items()] + [
+        "  in short: Bo, 7, of Rome",
+        " next year: 8",
+    ]
+    schema = json.loads(mock.requests[0].call.sampling_params.json_schema)  # type: ignore[union-attr, arg-type]
+    assert list(record) == schema["required"] == list(schema["properties"])
 
 
 def test_watch_the_scheduler(tmp_path: Path) -> None:

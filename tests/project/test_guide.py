@@ -23,7 +23,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 OUTPUT = re.compile(r"^(?:.*  )?#>(?: (.*))?$", re.MULTILINE)
 
 INSTALL = "Install and models"
-WITHOUT_MODEL = ("Running and reading", "Backends and tests", "radix on its own")
+WITHOUT_MODEL = ("Structured output", "Running and reading", "Backends and tests", "radix on its own")
 
 
 def read_sections() -> dict[str, str]:
