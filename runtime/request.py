@@ -22,6 +22,7 @@ class RequestFields(TypedDict, total=False):
     routing_key: str | None
     retention: tuple[RetentionRange, ...]
     num_healable_tokens: int
+    label: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Request:
         retention: parts of the context that the cache should keep longer, or give up earlier, than others.
         num_healable_tokens: this many tokens at the end of the prompt spell literal text that a constrained generation
             may begin again, so that one of its tokens can span the boundary. 0 keeps the prompt as it is.
+        label: what it is called where people look, such as the variable of a program that it is for; see `LLM.trace`.
         grammar: the compiled constraint of sampling_params; whoever submits the request to an engine need not set it.
         healed_text: what was taken off the end of the prompt and is part of the grammar instead.
     """
@@ -58,5 +60,6 @@ class Request:
     routing_key: str | None = None
     retention: tuple[RetentionRange, ...] = ()
     num_healable_tokens: int = 0
+    label: str | None = field(default=None, compare=False)
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
     healed_text: str = ""

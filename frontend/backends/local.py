@@ -69,7 +69,9 @@ class LocalBackend:
 
     def generate(self, call: GenerateCall) -> Generation:
         """Raises InvalidRequestError if the call can never run, such as a prompt beyond the context limit."""
-        request = self._request(call.prompt_token_ids, call.sampling_params, shared_prefix_len=call.shared_prefix_len)
+        request = self._request(
+            call.prompt_token_ids, call.sampling_params, shared_prefix_len=call.shared_prefix_len, label=call.name
+        )
         (handle,) = self._submit([request])
         generation = LocalGeneration(handle)
         self._when_done(handle, generation.settle)
@@ -86,6 +88,7 @@ class LocalBackend:
                     params,
                     shared_prefix_len=num_prompt_tokens,
                     prompt_logprobs_start=num_prompt_tokens,
+                    label=call.name,
                 )
                 for continuation in call.continuations
             ]

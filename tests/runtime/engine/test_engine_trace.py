@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ramet.runtime.batch import WaitReason
 from ramet.runtime.trace import SequenceName, Trace
 
 IS_OVERLAPPING = pytest.mark.parametrize("overlap_schedule", [False, True])
@@ -45,8 +46,14 @@ def check(trace: Trace, engine: Any, requests: list[Any]) -> None:
         assert 0 < step.num_tokens <= engine.config.max_num_batched_tokens
         assert len(step.parts) <= step.num_running <= engine.config.max_num_seqs
         assert {part.name for part in step.parts if part.num_cached_tokens is not None} == set(step.admitted)
-        assert set(step.waiting_for_prefix) <= set(step.waiting)
-        assert not {part.name for part in step.parts} & set(step.waiting)
+        waiting = {each.name: each for each in step.waiting}
+        running = {part.name for part in step.parts}
+        assert not running & waiting.keys()
+        for each in step.waiting:
+            assert each.reason in set(WaitReason)
+            assert (each.waits_for is not None) == (each.reason in ("prefix", "behind"))
+            if each.reason == "behind":
+                assert waiting[each.waits_for].reason in ("room", "budget")
         memory = step.memory
         assert memory.num_free_blocks + memory.num_tree_blocks + memory.num_private_blocks == memory.num_blocks
         assert 0 <= memory.num_used_blocks <= memory.num_table_blocks
@@ -76,7 +83,9 @@ def test_the_figure_of_iteration_level_scheduling_takes_eight_steps(
         ["C", "D"],
         ["C"],
     ]
-    assert [[name.request_id for name in step.waiting] for step in trace] == [["D"]] * 4 + [[]] * 4
+    assert [[(each.name.request_id, each.reason) for each in step.waiting] for step in trace] == [
+        [("D", "seats")]
+    ] * 4 + [[]] * 4
     assert [[str(finished.name) for finished in step.finished] for step in trace[3:]] == [
         ["B/0"],
         [],
@@ -98,7 +107,11 @@ def test_a_shared_prefix_is_waited_for_found_and_held_once(
     engine = make_engine(max_num_batched_tokens=64, overlap_schedule=overlap_schedule)
     trace = traced(engine, run, requests)
     check(trace, engine, requests)
-    assert {name.request_id for name in trace[0].waiting_for_prefix} == {"r1", "r2", "r3"}
+    assert [(name.request_id, source.request_id) for name, source in trace[0].waiting_for_prefix] == [
+        ("r1", "r0"),
+        ("r2", "r0"),
+        ("r3", "r0"),
+    ]
     cached = {
         part.request_id: part.num_cached_tokens for step in trace for part in step.parts if part.num_cached_tokens
     }
@@ -117,6 +130,10 @@ def test_preemption_and_another_admission_are_seen(
     trace = traced(engine, run, requests)
     check(trace, engine, requests)
     assert sum(len(step.preempted) for step in trace) == engine.scheduler.num_preemptions > 0
+    assert {each.reason for step in trace if step.preempted for each in step.waiting} == {"room"}
+    again = [part for step in trace for part in step.parts if part.is_recomputed]
+    assert again
+    assert {part.name for part in again} <= {name for step in trace for name in step.preempted}
 
 
 @IS_OVERLAPPING

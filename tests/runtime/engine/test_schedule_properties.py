@@ -102,7 +102,7 @@ class PlanChecker:
             assert rank(victim) >= min(rank(part.sequence) for part in batch.scheduled)
 
     def _count_overtakings(self, batch, new, returning) -> None:
-        passed_over = set(batch.waiting_for_prefix)
+        passed_over = {waiter for waiter, _ in batch.waiting_for_prefix}
         left = [sequence for sequence in batch.admitted if sequence not in returning]
         for sequence in new:
             if sequence.block_table is None and not sequence.is_finished and sequence not in passed_over:
