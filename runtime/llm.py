@@ -181,8 +181,8 @@ class LLM:
 
     @contextmanager
     def trace(self, max_num_steps: int | None = None) -> Iterator[TraceRecorder]:
-        """Write down what the scheduler does inside the block, for every request of this LLM. One trace is written at a
-        time: a second one ends the first.
+        """Write down what the scheduler does inside the block, for every request of this LLM. Several traces
+        may be written at a time, each of its own block.
 
             with llm.trace() as recorder:
                 llm.generate(prompts)
@@ -198,7 +198,7 @@ class LLM:
         try:
             yield recorder
         finally:
-            self._loop.call(lambda engine: engine.stop_trace())
+            self._loop.call(lambda engine: engine.stop_trace(recorder))
 
     @property
     def max_model_len(self) -> int:
