@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ..radix.prefix_cache import BlockTable, PrefixCache, PrefixMatch
-from ..radix.watches import PrefixWatch
+from ..radix.watches import PrefixWatch, WatchGroup
 from .sequence import Sequence
+
+PrefixWait = tuple[Sequence, Sequence]
+"""One who waits, and the running one that is computing its prefix."""
 
 
 class PrefixWaits:
@@ -18,13 +21,13 @@ class PrefixWaits:
     who waits for them, and a thousand questions behind one prompt cost a look-up each.
 
     Args:
-        running: who runs when the pass begins. O(running), and O(waiting for them).
+        running: who runs when the pass begins. O(running).
     """
 
     def __init__(self, cache: PrefixCache, running: list[Sequence]) -> None:
         self._cache = cache
         self._running = running
-        self._source_of: dict[PrefixWatch, Sequence] = {}
+        self._source_of: dict[WatchGroup, Sequence] = {}
         self._others: dict[Hashable, Sequence] = {}
         for sequence in running.copy():
             if sequence.block_table is not None:
@@ -35,10 +38,22 @@ class PrefixWaits:
         assert sequence.block_table is not None
         self._add(sequence, sequence.block_table)
 
-    def known_source(self, sequence: Sequence, watch: PrefixWatch) -> Sequence | None:
+    def sources_of(self, sequences: list[Sequence], watches: list[PrefixWatch]) -> list[Sequence | None]:
+        """For each whom it is found to wait for so far; None where that takes a match, or it does not wait."""
+        if not self._source_of:
+            return []
+        source_of = self._source_of.get
+        return [
+            source_of(watch.group) if sequence.prompt_logprobs is None else None
+            for sequence, watch in zip(sequences, watches, strict=True)
+        ]
+
+    def known_source(self, sequence: Sequence, watch: PrefixWatch | None) -> Sequence | None:
         """Whom it is found to wait for without a match of its own; None if that takes a match."""
+        if watch is None:
+            return None
         if sequence.prompt_logprobs is None:
-            source = self._source_of.get(watch)
+            source = self._source_of.get(watch.group)
             if source is not None:
                 return source
         return self._others.get(self._place(sequence, watch)) if self._others else None
@@ -75,8 +90,9 @@ class PrefixWaits:
             return
         start = table.num_committed_tokens
         key = tuple(table.token_ids[start : start + self._cache.block_size])
-        for watch in self._cache.tree.watches.parked_at(table.node, start, key):
-            self._source_of.setdefault(watch, sequence)
+        group = self._cache.tree.watches.group_at(table.node, start, key)
+        if group is not None:
+            self._source_of.setdefault(group, sequence)
 
     def _owner(self, table: BlockTable | None) -> Sequence:
         return next(sequence for sequence in self._running if sequence.block_table is table)

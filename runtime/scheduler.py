@@ -195,15 +195,13 @@ class Scheduler:
         Args:
             is_whole: only such as can be computed whole in what is left of the step; the first one in any case.
         """
-        if not self.waiting or self._is_full(step) or not self._admit_siblings(step):
+        if not self.waiting or self._is_full(step) or not self._admit_siblings(step) or self._is_full(step):
             return
         waits = PrefixWaits(self.cache, self.running)
         self.admission.begin_pass(self.running)
         passed_over = step.batch.waiting_for_prefix
-        for sequence, watch in self.waiting.in_order(self.policy, self.running):
-            if self._is_full(step):
-                return
-            source = None if watch is None else waits.known_source(sequence, watch)
+        for sequence, watch in self.waiting.in_order(self.policy, self.running, waits, passed_over):
+            source = waits.known_source(sequence, watch)
             if source is None:
                 cached, usable = self._match(sequence, watch)
                 source = waits.find_source(sequence, watch, cached, usable)
@@ -213,7 +211,7 @@ class Scheduler:
             if self.running and not self._has_room(sequence, usable):
                 step.stop(WaitReason.ROOM, sequence)
                 return
-            if not self._admit(sequence, usable, step, is_whole=is_whole):
+            if not self._admit(sequence, usable, step, is_whole=is_whole) or self._is_full(step):
                 return
             waits.add(sequence)
 

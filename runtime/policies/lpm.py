@@ -27,7 +27,7 @@ class LongestPrefixMatch:
 
     def ranks(self, waiting: WaitingView) -> list[int]:
         return [
-            -watch.num_tokens - AGING_TOKENS * overtaken
+            -watch.group.num_tokens - AGING_TOKENS * overtaken
             for watch, overtaken in zip(waiting.watches, waiting.num_overtaken(), strict=True)
         ]
 

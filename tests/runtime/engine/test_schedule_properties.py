@@ -40,7 +40,7 @@ def check_queues(engine):
     assert len(set(waiting) | set(scheduler.running)) == len(waiting) + len(scheduler.running)
     assert len(cache.open_tables) == len(scheduler.running)
     num_new = len(waiting) - len(scheduler.waiting.returning)
-    assert sum(1 for _ in cache.tree.watches.entries()) == num_new
+    assert sum(len(group.members) for *_, group in cache.tree.watches.entries()) == num_new
 
 
 class PlanChecker:
