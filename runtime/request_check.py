@@ -143,7 +143,7 @@ def _check_fields(request: Request) -> None:
     if not isinstance(request.retention, tuple) or any(
         not isinstance(part, RetentionRange) for part in request.retention
     ):
-        raise InvalidRequestError(f"retention={request.retention!r} must be a tuple of RetentionRange")
+        raise InvalidRequestError(f"retention={request.retention!r} must be a list or tuple of RetentionRange")
     try:
         hash(request.cache_namespace)
     except TypeError as error:

@@ -275,7 +275,7 @@ class Scheduler:
             part.end,
             namespace=request.cache_namespace,
             priority=-request.priority,  # requests count down, eviction counts up
-            retention=request.retention,
+            retention=tuple(request.retention),
         )
         if acquired is None:
             assert self.running, f"{sequence} fits nowhere although nothing runs"
@@ -315,9 +315,9 @@ class Scheduler:
             self.waiting.add_returning(sequence)
             step.batch.preempted.append(sequence)
             logger.warning(
-                "Request %s (sample %d) is preempted by recompute because the KV cache has no free block "
-                "(%d preemptions so far). Give the cache more memory (kv_cache_memory or num_blocks), or lower "
-                "max_num_seqs or max_num_batched_tokens, or raise schedule_conservativeness.",
+                "Request %s (sample %d) is preempted by recompute because the KV cache has no free block (preemption "
+                "number %d). Give the cache more memory (kv_cache_memory or num_blocks), or lower max_num_seqs or "
+                "max_num_batched_tokens, raise schedule_conservativeness, or set reserve='max', which never preempts.",
                 sequence.request.request_id,
                 sequence.sample_idx,
                 self.num_preemptions,
