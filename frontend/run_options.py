@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..sampling_params import SamplingParams
+from ..suggestions import did_you_mean
 from .errors import InvalidProgramError
-from .suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from .default_backend import BackendLike

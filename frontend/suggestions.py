@@ -1,23 +1,17 @@
-"""Unknown argument names: an error that says which names there are, and which one was probably meant."""
+"""Unknown argument names of a call: an error that says which there are, and which one was probably meant."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from ..suggestions import did_you_mean
 from .errors import InvalidProgramError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest of the known names, or nothing if none is close."""
-    closest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {closest[0]!r}?" if closest else ";"
 
 
 def checks_names(build: Callable[P, T]) -> Callable[P, T]:

@@ -15,6 +15,7 @@ from .eviction import eviction_key
 from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
 from .tree import RadixTree
+from .watches import PrefixWatch, WatchGroup
 
 __all__ = ["InvariantViolation", "find_violations"]
 
@@ -156,20 +157,34 @@ def _check_queue(tree: RadixTree, nodes: list[RadixNode]) -> Iterator[str]:
 
 
 def _check_watches(tree: RadixTree) -> Iterator[str]:
-    """A watch is where a new walk would end, has its blocks, and is filed under what it waits for there."""
-    for node, num_tokens, next_key, watch in tree.watches.entries():
-        name = f"watch of {len(watch.token_ids)} tokens"
-        walk = tree.walk(tree.find_root(watch.namespace), watch.token_ids, watch.limit)
-        end = len(walk.block_ids) * tree.block_size
-        if watch.num_tokens != end or watch.node is not walk.node:
-            yield f"{name} has {watch.num_tokens} of them on {_name(watch.node)}, must have {end} on {_name(walk.node)}"
-        elif watch.block_ids() != walk.block_ids:
-            yield f"{name} has other blocks than its path"
-        wanted = watch.token_ids[watch.num_tokens : min(watch.limit, watch.num_tokens + tree.block_size)]
-        if watch.next_key != (tuple(wanted) if len(wanted) == tree.block_size else ()):
-            yield f"{name} waits for another block than its next"
-        if (node, num_tokens, next_key) != (watch.node, watch.num_tokens, watch.next_key) or not watch.is_watching:
+    """A watch is where a new walk would end, has its blocks, and is in the group of what it waits for there."""
+    for node, num_tokens, next_key, group in tree.watches.entries():
+        name = f"group of {len(group.members)} watches on {_name(node)}"
+        if (node, num_tokens, next_key) != (group.node, group.num_tokens, group.next_key) or not group.members:
             yield f"{name} is filed wrongly"
+        for watch, num_common in group.members.items():
+            yield from _check_watch(tree, group, watch)
+            known, limit = num_tokens + len(next_key), min(group.limit, watch.limit)
+            if not max(known, group.num_common_tokens) <= num_common <= limit:
+                yield f"{name} has a member with {num_common} common tokens, must be {known} to {limit}"
+            elif group.token_ids[:num_common] != watch.token_ids[:num_common]:
+                yield f"{name} has a member that parts before its {num_common} common tokens"
+
+
+def _check_watch(tree: RadixTree, group: WatchGroup, watch: PrefixWatch) -> Iterator[str]:
+    name = f"watch of {len(watch.token_ids)} tokens"
+    if watch.group is not group or not watch.is_watching:
+        yield f"{name} is not in the group it is filed in"
+        return
+    walk = tree.walk(tree.find_root(watch.namespace), watch.token_ids, watch.limit)
+    end = len(walk.block_ids) * tree.block_size
+    if watch.num_tokens != end or watch.node is not walk.node:
+        yield f"{name} has {watch.num_tokens} of them on {_name(watch.node)}, must have {end} on {_name(walk.node)}"
+    elif watch.block_ids() != walk.block_ids:
+        yield f"{name} has other blocks than its path"
+    wanted = watch.token_ids[watch.num_tokens : min(watch.limit, watch.num_tokens + tree.block_size)]
+    if watch.next_key != (tuple(wanted) if len(wanted) == tree.block_size else ()):
+        yield f"{name} waits for another block than its next"
 
 
 def _path(node: RadixNode) -> tuple[list[int], list[int]]:

@@ -241,12 +241,10 @@ class RadixTree:
         """A watch over token_ids[:limit]. Makes the namespace's root if there is none, and keeps it."""
         root = self.root(namespace)
         walk = self.walk(root, token_ids, limit)
-        watch = PrefixWatch(token_ids, limit, namespace, root)
-        self.watches.park(watch, walk.node, len(walk.block_ids) * self.block_size)
-        return watch
+        return self.watches.start(token_ids, limit, namespace, walk.node, len(walk.block_ids) * self.block_size)
 
     def unwatch(self, watch: PrefixWatch) -> None:
-        self.watches.unpark(watch)
+        self.watches.end(watch)
         self._settle(watch.node)
 
     # ---- growth ----------------------------------------------------------------------------------------------------

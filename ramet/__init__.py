@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from .frontend.program import Program, function
     from .frontend.state import ProgramState
+    from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
     from .runtime.chat_message import ChatTemplateError
     from .runtime.choice_prompts import ScoredChoice
@@ -125,6 +126,8 @@ _MODULE_OF = {
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
     "RequestOutput": ".runtime.outputs",
+    "CacheUsageError": ".radix.errors",
+    "InvariantViolation": ".radix.errors",
     "RetentionRange": ".radix.retention",
     "Trace": ".runtime.trace.trace",
     "TraceFormatError": ".runtime.trace.jsonl",
@@ -182,6 +185,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "FinishReason",
     "OutputChunk",
     "RequestOutput",
+    "CacheUsageError",
+    "InvariantViolation",
     "RetentionRange",
     "Trace",
     "TraceFormatError",

@@ -22,6 +22,7 @@ from .grammar_spec import (
     choices_tuple,
     schema_text,
 )
+from .suggestions import refuses_unknown_fields
 
 MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 32
@@ -85,6 +86,7 @@ def _as_tuple(name: str, value: object, kind: type) -> tuple[Any, ...]:
     return items
 
 
+@refuses_unknown_fields(InvalidSamplingParamsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request wants its tokens chosen.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from torch import Tensor
 
@@ -42,6 +43,23 @@ class ScheduledSequence:
         return self.end == self.sequence.num_tokens
 
 
+class WaitReason(StrEnum):
+    """Why a waiting sequence was not started in a step."""
+
+    PREFIX = "prefix"
+    """A running sequence is just computing more of its prefix."""
+    ROOM = "room"
+    """The KV cache has too few blocks for it, or for those that run."""
+    SEATS = "seats"
+    """As many sequences run as may."""
+    BUDGET = "budget"
+    """The tokens or the rows of logits that a step may have are taken, or too few are left for its prompt."""
+    BEHIND = "behind"
+    """One that is served before it did not fit."""
+    BATCHING = "batching"
+    """Nobody joins a batch that runs: `EngineConfig.batching` is "request-level"."""
+
+
 @dataclass(slots=True)
 class Batch:
     """The plan of one step.
@@ -52,7 +70,9 @@ class Batch:
         admitted: sequences that were given their blocks while this plan was made; they are scheduled too.
         preempted: sequences that lost their blocks while this plan was made.
         forked: running sequences that some of the block copies are for, whether they are scheduled or not.
-        waiting_for_prefix: waiting sequences passed over because a running one is just computing their prefix.
+        waiting_for_prefix: waiting sequences passed over, each with the running one that is just computing its prefix.
+        wait_reason: why the others that wait were not started; None if there are none.
+        stopped_at: the one for which wait_reason holds, while the others wait behind it; None: it holds for all.
     """
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
@@ -60,7 +80,9 @@ class Batch:
     admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     forked: list[Sequence] = field(default_factory=list)
-    waiting_for_prefix: list[Sequence] = field(default_factory=list)
+    waiting_for_prefix: list[tuple[Sequence, Sequence]] = field(default_factory=list)
+    wait_reason: WaitReason | None = None
+    stopped_at: Sequence | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -109,7 +109,7 @@ class Engine:
         self._sequences = SequenceFactory(tokenizer, grammars.vocabulary, self.limits, config)
         self._launcher = StepLauncher(runner, is_overlapping=bool(config.overlap_schedule))
         self._in_flight: InFlightStep | None = None
-        self._recorder: TraceRecorder | None = None
+        self._recorders: tuple[TraceRecorder, ...] = ()
         self._requests: dict[str, RequestState] = {}
         self._new_requests: dict[str, Request] = {}
         self._aborted_ids: list[str] = []
@@ -154,18 +154,17 @@ class Engine:
             chunks = self._intake()
         if self._launcher.is_overlapping:
             results = self._collect()
-            chunks += self._launch(self._schedule())
+            self._launch(self._schedule())
         else:
-            chunks += self._launch(self._schedule())
+            self._launch(self._schedule())
             results = self._collect()
         with self.metrics.phase("commit"):
             chunks += results.chunks + self._outputs.process(results.accepted)
-        if results.step is not None and results.step.recorder is not None:
-            self._record(results.step.recorder, results.step.batch, results.wasted)
+        self._record(results)
         return chunks
 
     def start_trace(self, model_name: str, max_num_steps: int | None = None) -> TraceRecorder:
-        """Write down every step from the next one on; ends a trace that was being written.
+        """Write down every step from the next one on. Other traces go on beside it.
 
         Args:
             max_num_steps: keep the last steps only; None keeps all.
@@ -173,12 +172,14 @@ class Engine:
         Raises:
             InvalidConfigError: max_num_steps is less than one.
         """
-        self._recorder = TraceRecorder(model_name, self.config, self.metrics.phase_seconds, max_num_steps)
-        return self._recorder
+        recorder = TraceRecorder(model_name, self.config, self.metrics.phase_seconds, max_num_steps)
+        self._recorders += (recorder,)
+        return recorder
 
-    def stop_trace(self) -> None:
-        """Write down no more steps."""
-        self._recorder = None
+    def stop_trace(self, recorder: TraceRecorder) -> None:
+        """Write down no more steps in this trace, but for the one in flight. Nothing happens if it has ended."""
+        recorder.note_ended(self._aborted_ids)
+        self._recorders = tuple(other for other in self._recorders if other is not recorder)
 
     def reset_prefix_cache(self) -> int:
         """Forget every block no running sequence holds. Returns the number of blocks freed."""
@@ -188,10 +189,15 @@ class Engine:
         """Wait for the step in flight, if there is one, and end its thread. The engine must not be used any more."""
         self._launcher.close()
 
-    def _record(self, recorder: TraceRecorder, batch: Batch, wasted: list[Sequence]) -> None:
-        sizes = self.runner.captured_batch_sizes
-        num_padding = num_padding_rows(batch.num_tokens, len(batch.scheduled), sizes)
-        recorder.end(batch, self.metrics.phase_seconds, wasted, num_padding)
+    def _record(self, results: StepResults) -> None:
+        if results.step is not None and results.step.recorders:
+            batch, sizes = results.step.batch, self.runner.captured_batch_sizes
+            num_padding = num_padding_rows(batch.num_tokens, len(batch.scheduled), sizes)
+            for recorder in results.step.recorders:
+                recorder.end(batch, self.metrics.phase_seconds, results.wasted, num_padding)
+        elif self._in_flight is None:
+            for recorder in self._recorders:
+                recorder.note_ended()
 
     # -- intake ----------------------------------------------------------------------------------------------------
 
@@ -244,20 +250,14 @@ class Engine:
                 self._requests[sequence.request.request_id].metrics.num_preemptions += 1
         return batch
 
-    def _launch(self, batch: Batch) -> list[OutputChunk]:
-        """Set a step going. Returns the last chunks of its requests if it cannot even begin."""
+    def _launch(self, batch: Batch) -> None:
+        """Set a step going; `_collect` finds out if it cannot even begin."""
         if batch.is_empty:
-            return []
-        if self._recorder is not None:
-            self._recorder.begin(batch, self.scheduler, self.cache)
-        try:
-            with self.metrics.phase("forward"):
-                self._in_flight = self._launcher.launch(batch, self._recorder)
-        except Exception as error:
-            if self._recorder is not None:
-                self._record(self._recorder, batch, [])
-            return self._fail_batch(batch, error)
-        return []
+            return
+        for recorder in self._recorders:
+            recorder.begin(batch, self.scheduler, self.cache)
+        with self.metrics.phase("forward"):
+            self._in_flight = self._launcher.launch(batch, self._recorders)
 
     def _collect(self) -> StepResults:
         """Wait for the step in flight, sample, and accept."""

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from ..kernels.dispatch import check_device
 from ..sampling_params import SamplingParams
+from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
 from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
@@ -109,7 +110,8 @@ class LLM:
             prompts: one or many of: text, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of chat messages.
             sampling_params: one for all, or one per prompt; None takes the defaults.
             use_tqdm: draw a progress bar; None does so on a terminal when there are several prompts.
-            request_fields: `priority`, `cache_namespace`, `routing_key`, `retention` of every request (see Request).
+            request_fields: `priority`, `cache_namespace`, `routing_key`, `retention`, `label` of every request (see
+                Request).
 
         Raises:
             InvalidRequestError: a prompt is refused; the message names its index, and none is run.
@@ -208,8 +210,8 @@ class LLM:
 
     @contextmanager
     def trace(self, max_num_steps: int | None = None) -> Iterator[TraceRecorder]:
-        """Write down what the scheduler does inside the block, for every request of this LLM. One trace is written at a
-        time: a second one ends the first.
+        """Write down what the scheduler does inside the block, for every request of this LLM. Several traces
+        may be written at a time, each of its own block.
 
             with llm.trace() as recorder:
                 llm.generate(prompts)
@@ -225,7 +227,7 @@ class LLM:
         try:
             yield recorder
         finally:
-            self._loop.call(lambda engine: engine.stop_trace())
+            self._loop.call(lambda engine: engine.stop_trace(recorder))
 
     @property
     def max_model_len(self) -> int:
@@ -255,8 +257,9 @@ class LLM:
     def _request(self, prompt: Prompt, params: SamplingParams, **request_fields: Unpack[RequestFields]) -> Request:
         unknown = sorted(set(request_fields) - set(RequestFields.__annotations__))
         if unknown:
+            known = sorted(RequestFields.__annotations__)
             raise InvalidRequestError(
-                f"unknown argument {unknown[0]!r}; a request may have {sorted(RequestFields.__annotations__)}"
+                f"unknown argument {unknown[0]!r}{did_you_mean(unknown[0], known)} a request may have {known}"
             )
         text, token_ids = tokenize_prompt(prompt, self.tokenizer)
         request = Request(
@@ -321,7 +324,10 @@ def _engine_config(options: dict[str, Any]) -> EngineConfig:
     unknown = sorted(set(options) - known)
     if unknown:
         names = sorted(known | {"device", "kernels", "num_threads", "show_progress"})
-        raise InvalidConfigError(f"unknown option {unknown[0]!r}; an LLM takes a model and {', '.join(names)}")
+        suggestion = did_you_mean(unknown[0], ["model", *names, *OPTION_ALIASES])
+        raise InvalidConfigError(
+            f"unknown option {unknown[0]!r}{suggestion} an LLM takes a model and {', '.join(names)}"
+        )
     return EngineConfig(**options)
 
 

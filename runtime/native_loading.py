@@ -42,8 +42,8 @@ def load_native_runner(spec: RunnerSpec) -> LoadedRunner:
         )
     if spec.config.captured_batch_sizes:
         raise RunnerUnavailableError(
-            "the C++ kernels capture no steps and pad none, and "
-            f"captured_batch_sizes={spec.config.captured_batch_sizes} was asked for"
+            f"captured_batch_sizes={spec.config.captured_batch_sizes} was asked for, and the C++ kernels, usually the "
+            'fastest on a CPU, capture no steps and pad none (leave it out to have them; kernels="torch" pads)'
         )
     library = _load_library()
     cdll = library.cdll

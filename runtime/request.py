@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -20,8 +20,9 @@ class RequestFields(TypedDict, total=False):
     shared_prefix_len: int
     prompt_logprobs_start: int
     routing_key: str | None
-    retention: tuple[RetentionRange, ...]
+    retention: Sequence[RetentionRange]
     num_healable_tokens: int
+    label: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,14 @@ class Request:
             scheduler computes them once even where the gain is less than a block.
         prompt_logprobs_start: first position whose prompt logprob is wanted; earlier ones are reported as None.
         routing_key: requests with the key that most running ones have come first under the `routing-key` policy.
-        retention: parts of the context that the cache should keep longer, or give up earlier, than others.
+        retention: parts of the context that the cache should keep longer, or give up earlier, than others. Any
+            sequence; kept as a tuple.
         continuations: token ids, each non-empty, whose log-probabilities after the prompt are wanted (RequestOutput has
             them as `continuations`). Such a request generates nothing and uses nothing of its sampling parameters; its
             prompt may be empty. () for a usual request.
         num_healable_tokens: this many tokens at the end of the prompt spell literal text that a constrained generation
             may begin again, so that one of its tokens can span the boundary. 0 keeps the prompt as it is.
+        label: what it is called where people look, such as the variable of a program that it is for; see `LLM.trace`.
         grammar: the compiled constraint of sampling_params; set where the request is submitted.
         healed_text, num_healed_tokens: what was taken off the end of the prompt and is part of the grammar instead.
     """
@@ -59,9 +62,14 @@ class Request:
     shared_prefix_len: int = 0
     prompt_logprobs_start: int = 0
     routing_key: str | None = None
-    retention: tuple[RetentionRange, ...] = ()
+    retention: Sequence[RetentionRange] = ()
     continuations: tuple[tuple[int, ...], ...] = ()
     num_healable_tokens: int = 0
+    label: str | None = field(default=None, compare=False)
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
     healed_text: str = ""
     num_healed_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.retention, Sequence):  # anything else is refused where it is submitted
+            object.__setattr__(self, "retention", tuple(self.retention))

@@ -169,10 +169,12 @@ def _check_fields(request: Request) -> None:
         raise InvalidRequestError(f"priority={request.priority!r} must be an integer; lower is served earlier")
     if request.routing_key is not None and not isinstance(request.routing_key, str):
         raise InvalidRequestError(f"routing_key={request.routing_key!r} must be a string or None")
+    if request.label is not None and not isinstance(request.label, str):
+        raise InvalidRequestError(f"label={request.label!r} must be a string or None")
     if not isinstance(request.retention, tuple) or any(
         not isinstance(part, RetentionRange) for part in request.retention
     ):
-        raise InvalidRequestError(f"retention={request.retention!r} must be a tuple of RetentionRange")
+        raise InvalidRequestError(f"retention={request.retention!r} must be a list or tuple of RetentionRange")
     try:
         hash(request.cache_namespace)
     except TypeError as error:

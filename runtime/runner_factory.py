@@ -116,7 +116,7 @@ def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
         try:
             return _load_in_thread(kernels_name, spec)
         except RunnerUnavailableError as reason:
-            logger.warning("kernels %r are not available, trying %r: %s", kernels_name, next_name, reason)
+            logger.warning("%s: kernels %r are passed over, trying %r", reason, kernels_name, next_name)
     return _load_in_thread(candidates[-1], spec)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from ..radix.prefix_cache import BlockCopy, PrefixCache, PrefixMatch
 from ..radix.watches import PrefixWatch
 from .admission import AdmissionControl
-from .batch import Batch, ScheduledSequence
+from .batch import Batch, ScheduledSequence, WaitReason
 from .config import EngineConfig
 from .policies.base import SchedulePolicy
 from .policies.registry import make_policy
@@ -94,6 +94,7 @@ class Scheduler:
         if parent.block_table is not None and len(self.running) < self._max_num_running:
             opened = self.cache.fork(parent.block_table, child.token_ids)
         if opened is None:
+            child.num_lost_tokens = parent.num_computed_tokens or parent.num_lost_tokens
             self.waiting.add_returning(child)
             return False
         child.block_table, self._fork_copies[child] = opened
@@ -159,7 +160,8 @@ class Scheduler:
         """Nobody joins before all who began together have ended (what Orca is compared with)."""
         if self.running:
             self._schedule_prompts(self._schedule_decodes(step), step)
-            self._admit_siblings(step)
+            if self._admit_siblings(step):
+                step.stop(WaitReason.BATCHING)
         else:
             self._admit_waiting(step)
 
@@ -214,24 +216,23 @@ class Scheduler:
         Args:
             is_whole: only such as can be computed whole in what is left of the step; the first one in any case.
         """
-        if not self.waiting or self._is_full(step) or not self._admit_siblings(step):
+        if not self.waiting or self._is_full(step) or not self._admit_siblings(step) or self._is_full(step):
             return
         waits = PrefixWaits(self.cache, self.running)
         self.admission.begin_pass(self.running)
         passed_over = step.batch.waiting_for_prefix
-        for sequence, watch in self.waiting.in_order(self.policy, self.running):
-            if self._is_full(step):
-                return
-            if watch is not None and waits.is_known(sequence, watch):
-                passed_over.append(sequence)
-                continue
-            cached, usable = self._match(sequence, watch)
-            if waits.is_worth_waiting(sequence, watch, cached, usable):
-                passed_over.append(sequence)
+        for sequence, watch in self.waiting.in_order(self.policy, self.running, waits, passed_over):
+            source = waits.known_source(sequence, watch)
+            if source is None:
+                cached, usable = self._match(sequence, watch)
+                source = waits.find_source(sequence, watch, cached, usable)
+            if source is not None:
+                passed_over.append((sequence, source))
                 continue
             if self.running and not self._has_room(sequence, usable):
+                step.stop(WaitReason.ROOM, sequence)
                 return
-            if not self._admit(sequence, usable, step, is_whole=is_whole):
+            if not self._admit(sequence, usable, step, is_whole=is_whole) or self._is_full(step):
                 return
             waits.add(sequence)
 
@@ -251,7 +252,14 @@ class Scheduler:
         return True
 
     def _is_full(self, step: StepPlan) -> bool:
-        return step.is_full or len(self.running) >= self._max_num_running
+        """Whether nobody else can start in this step; if so, that is why all others wait."""
+        if step.num_seqs <= 0 or len(self.running) >= self._max_num_running:
+            step.stop(WaitReason.SEATS)
+        elif step.is_full:
+            step.stop(WaitReason.BUDGET)
+        else:
+            return False
+        return True
 
     def _match(self, sequence: Sequence, watch: PrefixWatch | None) -> tuple[PrefixMatch, PrefixMatch]:
         """The longest cached prefix that ends before the first logits it wants, of its last token at the latest; and
@@ -278,6 +286,7 @@ class Scheduler:
         is_alone = not self.running and len(self.waiting) == 1
         part = plan_part(sequence, match.num_tokens, step, self.config, is_alone=is_alone)
         if part is None or (is_whole and step.batch.scheduled and part.end < sequence.num_tokens):
+            step.stop(WaitReason.BUDGET, sequence)
             return False
         request = sequence.request
         acquired = self.cache.acquire(
@@ -286,10 +295,11 @@ class Scheduler:
             part.end,
             namespace=request.cache_namespace,
             priority=-request.priority,  # requests count down, eviction counts up
-            retention=request.retention,
+            retention=tuple(request.retention),
         )
         if acquired is None:
             assert self.running, f"{sequence} fits nowhere although nothing runs"
+            step.stop(WaitReason.ROOM, sequence)
             return False
         sequence.block_table, block_copies = acquired
         assert sequence.block_table.num_computed_tokens == part.start
@@ -314,7 +324,9 @@ class Scheduler:
             victims = [other for other in self.running if other.is_beam and other.request is victim.request]
         self.admission.on_preemption(self.running)
         step.drop(victims)
+        step.stop(WaitReason.ROOM)
         for sequence in victims:
+            sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.num_computed_tokens)
             self.running.remove(sequence)
             self._release(sequence)
             sequence.status = SequenceStatus.WAITING
@@ -323,9 +335,9 @@ class Scheduler:
             self.waiting.add_returning(sequence)
             step.batch.preempted.append(sequence)
             logger.warning(
-                "Request %s (sample %d) is preempted by recompute because the KV cache has no free block "
-                "(%d preemptions so far). Give the cache more memory (kv_cache_memory or num_blocks), or lower "
-                "max_num_seqs or max_num_batched_tokens, or raise schedule_conservativeness.",
+                "Request %s (sample %d) is preempted by recompute because the KV cache has no free block (preemption "
+                "number %d). Give the cache more memory (kv_cache_memory or num_blocks), or lower max_num_seqs or "
+                "max_num_batched_tokens, raise schedule_conservativeness, or set reserve='max', which never preempts.",
                 sequence.request.request_id,
                 sequence.sample_idx,
                 self.num_preemptions,

@@ -29,6 +29,8 @@ class Sequence:
         token_ids: prompt and generated tokens; the block table reads the same list.
         block_table: blocks held while running, None otherwise.
         max_tokens: most tokens to generate, the context limit applied.
+        num_lost_tokens: that many of its first tokens were once computed before it lost its blocks; to compute them
+            again is recompute.
         stop_token_ids: each of them ends it: end of sequence and the request's own.
         arrival_idx: order of arrival over the engine's life; breaks every tie.
         sampling_row: what the sampler has to know of it, without what it must not choose now.
@@ -62,6 +64,7 @@ class Sequence:
         "max_tokens",
         "num_cached_tokens",
         "num_known_rows",
+        "num_lost_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "prompt_logprobs",
@@ -106,6 +109,7 @@ class Sequence:
         self.status = SequenceStatus.WAITING
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
+        self.num_lost_tokens = 0
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = [] if request.sampling_params.logprobs is not None else None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (

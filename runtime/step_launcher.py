@@ -19,12 +19,12 @@ class InFlightStep:
 
     Attributes:
         wait: returns its logits as soon as they are there, or raises what the step raised.
-        recorder: the trace that the step was entered in.
+        recorders: of the traces that the step was entered in.
     """
 
     batch: Batch
     wait: Callable[[], Tensor]
-    recorder: TraceRecorder | None = None
+    recorders: tuple[TraceRecorder, ...] = ()
 
 
 class StepLauncher:
@@ -43,15 +43,28 @@ class StepLauncher:
     def is_overlapping(self) -> bool:
         return self._pool is not None
 
-    def launch(self, batch: Batch, recorder: TraceRecorder | None = None) -> InFlightStep:
-        """Prepare the step here, and run it. After this the batch's sequences may change."""
-        step = self._runner.prepare(batch)
+    def launch(self, batch: Batch, recorders: tuple[TraceRecorder, ...] = ()) -> InFlightStep:
+        """Prepare the step here, and run it. After this the batch's sequences may change.
+
+        One that cannot even be prepared is in flight all the same: it fails in its turn, when its result is asked for.
+        """
+        try:
+            step = self._runner.prepare(batch)
+        except Exception as error:
+            return InFlightStep(batch, _raising(error), recorders)
         if self._pool is None:
-            return InFlightStep(batch, step, recorder)
+            return InFlightStep(batch, step, recorders)
         future: Future[Tensor] = self._pool.submit(step)
-        return InFlightStep(batch, future.result, recorder)
+        return InFlightStep(batch, future.result, recorders)
 
     def close(self) -> None:
         """Wait for the step in flight and stop the thread. Idempotent."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+
+
+def _raising(error: Exception) -> Callable[[], Tensor]:
+    def wait() -> Tensor:
+        raise error
+
+    return wait

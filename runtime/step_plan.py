@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .batch import Batch, ScheduledSequence
+from .batch import Batch, ScheduledSequence, WaitReason
 from .config import EngineConfig
 from .sequence import Sequence
 
@@ -33,6 +33,10 @@ class StepPlan:
         self.num_tokens -= part.num_new_tokens
         self.num_seqs -= 1
         self.num_logit_rows -= part.num_logit_rows
+
+    def stop(self, reason: WaitReason, sequence: Sequence | None = None) -> None:
+        """Nobody else starts in this step: for that reason, or because `sequence`, for which it holds, comes first."""
+        self.batch.wait_reason, self.batch.stopped_at = reason, sequence
 
     def count_decodes(self) -> None:
         """All that is in the batch was appended to it directly, one token and one row of logits each."""

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from ..radix.prefix_cache import PrefixCache
 from ..radix.watches import PrefixWatch
 from .policies.base import SchedulePolicy, WaitingView
+from .prefix_waits import PrefixWait, PrefixWaits
 from .sequence import Sequence
 
 
@@ -77,14 +78,18 @@ class WaitingQueue:
         self._cache.unwatch(self._watches.pop(position))
 
     def in_order(
-        self, policy: SchedulePolicy, running: list[Sequence]
+        self, policy: SchedulePolicy, running: list[Sequence], waits: PrefixWaits, passed_over: list[PrefixWait]
     ) -> Iterator[tuple[Sequence, PrefixWatch | None]]:
         """Who is served when, as of this call, with the watches of the new ones. The queue may change meanwhile.
 
-        Nothing is ranked before it is needed: one who returns and does not fit costs no order of the others.
+        Nothing is ranked before it is needed: one who returns and does not fit costs no order of the others, and whom
+        `waits` knows to wait is not ranked at all.
+
+        Args:
+            passed_over: those are entered here, in order of arrival.
         """
         returning = self._returning.copy()
-        view = self._view(running)
+        view = self._view(running, waits, passed_over)
         if returning and not policy.is_returning_first:
             yield from _merged(policy, returning, view)
             return
@@ -99,12 +104,20 @@ class WaitingQueue:
         for position in islice(order, 1, None):
             yield view.sequences[position], view.watches[position]
 
-    def _view(self, running: list[Sequence]) -> WaitingView:
+    def _view(self, running: list[Sequence], waits: PrefixWaits, passed_over: list[PrefixWait]) -> WaitingView:
+        sequences, watches, arrivals = self._new, self._watches, self._arrivals
+        num_left = self._num_arrivals - len(self._new)
+        sources = waits.sources_of(sequences, watches)
+        if not any(sources):
+            places = range(num_left, num_left + len(sequences))
+            return WaitingView(sequences.copy(), watches.copy(), arrivals.copy(), places, running)
+        passed_over += [(waiter, source) for waiter, source in zip(sequences, sources, strict=True) if source]
+        kept = [idx for idx, source in enumerate(sources) if source is None]
         return WaitingView(
-            sequences=self._new.copy(),
-            watches=self._watches.copy(),
-            arrivals=self._arrivals.copy(),
-            num_left=self._num_arrivals - len(self._new),
+            sequences=[sequences[idx] for idx in kept],
+            watches=[watches[idx] for idx in kept],
+            arrivals=[arrivals[idx] for idx in kept],
+            places=[num_left + idx for idx in kept],
             running=running,
         )
 
@@ -114,6 +127,6 @@ def _merged(
 ) -> Iterator[tuple[Sequence, PrefixWatch | None]]:
     sequences = returning + view.sequences
     watches: list[PrefixWatch | None] = [*[None] * len(returning), *view.watches]
-    ranks = [*policy.ranks(WaitingView(returning, [], [], 0, view.running)), *policy.ranks(view)]
+    ranks = [*policy.ranks(WaitingView(returning, [], [], [], view.running)), *policy.ranks(view)]
     for position in sorted(range(len(ranks)), key=lambda idx: (ranks[idx], sequences[idx].arrival_idx)):
         yield sequences[position], watches[position]

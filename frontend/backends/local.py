@@ -75,6 +75,7 @@ class LocalBackend:
             call.sampling_params,
             shared_prefix_len=call.shared_prefix_len,
             num_healable_tokens=call.num_healable_tokens,
+            label=call.name,
         )
         (handle,) = self._submit([request])
         generation = LocalGeneration(handle)
@@ -88,6 +89,7 @@ class LocalBackend:
             SamplingParams(),
             shared_prefix_len=call.shared_prefix_len,
             continuations=call.continuations,
+            label=call.name,
         )
         (handle,) = self._submit([request])
         scoring: Scoring = Handle(on_cancel=handle.abort)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..frontend.backend import Backend, GenerateCall, Message, ScoreCall, Scoring, TextSegment
 from ..frontend.generation import Generation
 from ..frontend.handle import Handle
 from .errors import one_line
 from .report import CallRow, FailedCall, Totals
+
+if TYPE_CHECKING:
+    from ..frontend.backends.local import LLM
 
 
 class RecordingBackend:
@@ -91,6 +94,20 @@ class RecordingBackend:
 
     def info(self) -> Mapping[str, object]:
         return self._inner.info()
+
+    @property
+    def llm(self) -> LLM:
+        """The model and its engine, as a LocalBackend has them; opens it.
+
+        Raises:
+            AttributeError: the other backend is none.
+        """
+        from ..frontend.backends.local import LocalBackend
+
+        inner = self._inner
+        if not isinstance(inner, LocalBackend):
+            raise AttributeError(f"a {type(inner).__name__} has no llm")
+        return inner.llm
 
     @property
     def _inner(self) -> Backend:

@@ -20,24 +20,24 @@ class WaitingView:
         sequences: who waits.
         watches: how much of each is cached, in whole blocks, at this moment.
         arrivals: the number of each among all who ever came, from 0.
-        num_left: how many of all who ever came wait no more.
+        places: the place of each in the queue, plus the number of those who ever came and wait no more.
         running: who runs, in order of admission.
     """
 
     sequences: list[Sequence]
     watches: list[PrefixWatch]
     arrivals: list[int]
-    num_left: int
+    places: ListLike[int]
     running: list[Sequence]
 
     def num_overtaken(self) -> Iterable[int]:
         """How many later arrivals left the queue before each: its age. Never more than that of an earlier arrival.
 
-        Of those before arrival a, which is now at position p, a - p have left; the rest of num_left came later. So
-        nothing has to be counted when somebody leaves. Later arrivals that were aborted count too; that ages all who
-        came before them alike.
+        Of those before arrival a, which is now at position p, a - p have left; the rest of those who left came later.
+        So nothing has to be counted when somebody leaves. Later arrivals that were aborted count too; that ages all
+        who came before them alike.
         """
-        return map(sub, range(self.num_left, self.num_left + len(self.arrivals)), self.arrivals)
+        return map(sub, self.places, self.arrivals)
 
 
 class SchedulePolicy(Protocol):

@@ -25,10 +25,11 @@ class DepthFirstWeight:
     is_returning_first = True
 
     def ranks(self, waiting: WaitingView) -> list[int]:
-        ranks = _visit(Counter([watch.node for watch in waiting.watches]))
+        groups = [watch.group for watch in waiting.watches]
+        ranks = _visit(Counter([group.node for group in groups]))
         return [
-            ranks[watch.node] - watch.num_tokens if overtaken < MAX_OVERTAKEN else -_BEYOND_ANY_LEN
-            for watch, overtaken in zip(waiting.watches, waiting.num_overtaken(), strict=True)
+            ranks[group.node] - group.num_tokens if overtaken < MAX_OVERTAKEN else -_BEYOND_ANY_LEN
+            for group, overtaken in zip(groups, waiting.num_overtaken(), strict=True)
         ]
 
     def victim(self, running: list[Sequence]) -> Sequence:

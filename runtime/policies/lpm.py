@@ -20,6 +20,9 @@ class LongestPrefixMatch:
     Bound: once a sequence was overtaken `longest match / AGING_TOKENS` times, nobody who arrives from then on overtakes
     it: whatever a newcomer could gain by its match, the older one has gained by age. So it is overtaken at most that
     often, and once by each that waits at that moment.
+
+    A request that wants prompt logprobs is ranked by what is cached of it too, although it can use less of that where
+    the logprobs are not kept beside the blocks: to know how much takes a look at each block, for each in every step.
     """
 
     name = "lpm"
@@ -27,7 +30,7 @@ class LongestPrefixMatch:
 
     def ranks(self, waiting: WaitingView) -> list[int]:
         return [
-            -watch.num_tokens - AGING_TOKENS * overtaken
+            -watch.group.num_tokens - AGING_TOKENS * overtaken
             for watch, overtaken in zip(waiting.watches, waiting.num_overtaken(), strict=True)
         ]
 

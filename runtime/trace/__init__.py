@@ -1,7 +1,7 @@
 """What the scheduler did, step by step: recorded, kept in a file, summed up, and drawn."""
 
 from .jsonl import TraceFormatError
-from .record import FinishedSequence, MemoryRecord, SequenceName, StepRecord, TracedPart, TraceMetadata
+from .record import FinishedSequence, MemoryRecord, SequenceName, StepRecord, TracedPart, TraceMetadata, WaitingSequence
 from .recorder import TraceRecorder
 from .trace import Trace
 
@@ -15,4 +15,5 @@ __all__ = [
     "TraceMetadata",
     "TraceRecorder",
     "TracedPart",
+    "WaitingSequence",
 ]

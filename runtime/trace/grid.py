@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .record import MAX_NAMED_WAITING, SequenceName, StepRecord, TracedPart
@@ -11,15 +11,17 @@ from .record import MAX_NAMED_WAITING, SequenceName, StepRecord, TracedPart
 MAX_COLUMNS = 600
 MAX_ROWS = 200
 
+Wait = tuple[str | None, SequenceName | None]
+"""Why a sequence waited, and for whom; as in WaitingSequence."""
+
 
 @dataclass(slots=True)
 class Cell:
     """What one sequence did in the steps of one column.
 
     Attributes:
-        num_prompt_steps, num_decode_steps, num_wasted_steps: steps that computed something of it.
-        num_waiting_steps: steps it stood in the queue; num_waiting_for_prefix_steps are those of them it was passed
-            over because its prefix was just being computed.
+        num_prompt_steps, num_decode_steps, num_recompute_steps, num_wasted_steps: steps that computed something of it.
+        waits: in how many steps it stood in the queue, by why and for whom.
         num_paused_steps: steps it held blocks and nothing was computed.
         num_cached_tokens: found in the cache by being admitted here; None if it was not.
         start, end: range of positions computed, if any.
@@ -28,12 +30,13 @@ class Cell:
 
     num_prompt_steps: int = 0
     num_decode_steps: int = 0
+    num_recompute_steps: int = 0
     num_wasted_steps: int = 0
-    num_waiting_steps: int = 0
-    num_waiting_for_prefix_steps: int = 0
     num_paused_steps: int = 0
     num_prompt_tokens: int = 0
     num_decode_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    waits: Counter[Wait] = field(default_factory=Counter)
     num_cached_tokens: int | None = None
     start: int | None = None
     end: int = 0
@@ -41,13 +44,27 @@ class Cell:
     finish_reason: str | None = None
 
     @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_decode_tokens + self.num_recomputed_tokens
+
+    @property
+    def num_waiting_steps(self) -> int:
+        return self.waits.total()
+
+    @property
+    def sources(self) -> list[SequenceName]:
+        """Who computed the prefix that it waited for."""
+        return [waits_for for reason, waits_for in self.waits if reason == "prefix" and waits_for is not None]
+
+    @property
     def kind(self) -> str:
         """What the cell is drawn as: the rarest of what happened."""
         for kind, count in (
+            ("recompute", self.num_recompute_steps),
             ("prompt", self.num_prompt_steps),
             ("decode", self.num_decode_steps),
             ("wasted", self.num_wasted_steps),
-            ("prefix", self.num_waiting_for_prefix_steps),
+            ("prefix", sum(count for (reason, _), count in self.waits.items() if reason == "prefix")),
             ("wait", self.num_waiting_steps),
             ("paused", self.num_paused_steps),
         ):
@@ -63,7 +80,10 @@ class Cell:
             return
         self.start = part.start if self.start is None else min(self.start, part.start)
         self.end = max(self.end, part.start + part.num_new_tokens)
-        if part.is_prompt:
+        if part.is_recomputed:
+            self.num_recompute_steps += 1
+            self.num_recomputed_tokens += part.num_new_tokens
+        elif part.is_prompt:
             self.num_prompt_steps += 1
             self.num_prompt_tokens += part.num_new_tokens
         else:
@@ -76,7 +96,12 @@ class Row:
     """A sequence, with its cells by column; columns in which it was not there have none."""
 
     name: SequenceName
+    label: str | None = None
     cells: dict[int, Cell] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Its name and what it is called."""
+        return str(self.name) if self.label is None else f"{self.name} ({self.label})"
 
     def cell(self, column_idx: int) -> Cell:
         return self.cells.setdefault(column_idx, Cell())
@@ -99,8 +124,13 @@ class Grid:
     notes: list[str]
 
 
-def build_grid(steps: Sequence[StepRecord], max_columns: int = MAX_COLUMNS, max_rows: int = MAX_ROWS) -> Grid:
-    """Lay out a trace. O(parts + named waiting + running, over all steps)."""
+def build_grid(
+    steps: Sequence[StepRecord],
+    labels: Mapping[str, str] | None = None,
+    max_columns: int = MAX_COLUMNS,
+    max_rows: int = MAX_ROWS,
+) -> Grid:
+    """Lay out a trace, whose requests are called `labels`. O(parts + named waiting + running, over all steps)."""
     steps_per_column = max(1, -(-len(steps) // max_columns))
     columns = [steps[idx : idx + steps_per_column] for idx in range(0, len(steps), steps_per_column)]
     rows: dict[SequenceName, Row] = {}
@@ -108,6 +138,8 @@ def build_grid(steps: Sequence[StepRecord], max_columns: int = MAX_COLUMNS, max_
     for column_idx, column in enumerate(columns):
         for step in column:
             _add_step(step, column_idx, rows, running)
+    for name, row in rows.items():
+        row.label = (labels or {}).get(name.request_id)
     notes = []
     if steps_per_column > 1:
         notes.append(f"Each column stands for {steps_per_column} steps; bars show their mean.")
@@ -139,10 +171,8 @@ def _add_step(
         if not part.is_wasted:
             running[name] = None
         cell(name).add_part(part)
-    for name in step.waiting:
-        cell(name).num_waiting_steps += 1
-    for name in step.waiting_for_prefix:
-        cell(name).num_waiting_for_prefix_steps += 1
+    for waiting in step.waiting:
+        cell(waiting.name).waits[waiting.reason, waiting.waits_for] += 1
     for name in running:
         if name not in scheduled:
             cell(name).num_paused_steps += 1

@@ -17,11 +17,13 @@ class TraceMetadata:
         model: its name.
         options: the engine's, by name; values as JSON has them.
         versions: of the packages that matter, by name.
+        labels: what requests are called, by request id; only those that are called something.
     """
 
     model: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def token_budget(self) -> int | None:
@@ -58,6 +60,7 @@ class TracedPart:
         is_sampled: the part reached the sequence's last token, so the step chose its next one.
         is_prompt: the part begins inside the prompt.
         is_wasted: the sequence had ended by the time the step's results were looked at; they were dropped.
+        is_recomputed: the part begins among tokens that had been computed before, for the sequence was preempted.
     """
 
     request_id: str
@@ -68,10 +71,29 @@ class TracedPart:
     is_sampled: bool = False
     is_prompt: bool = False
     is_wasted: bool = False
+    is_recomputed: bool = False
 
     @property
     def name(self) -> SequenceName:
         return SequenceName(self.request_id, self.sample_idx)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingSequence:
+    """A sequence that stood in the queue once the step had been planned.
+
+    Attributes:
+        reason: a value of `runtime.batch.WaitReason`, which says what each means; None if the file does not say.
+        waits_for: with "prefix" the running sequence that was computing it; with "behind" the one that did not fit.
+    """
+
+    name: SequenceName
+    reason: str | None = None
+    waits_for: SequenceName | None = None
+
+    @property
+    def is_for_prefix(self) -> bool:
+        return self.reason == "prefix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +147,6 @@ class StepRecord:
         parts: who ran, in the order of the batch.
         waiting: who stood in the queue once the step had been planned, in its order; at most MAX_NAMED_WAITING.
         num_waiting: how many stood there in all.
-        waiting_for_prefix: those passed over because a running sequence was just computing their prefix.
         num_running: sequences that hold blocks, whether the step computed something of them or not.
         num_padding_rows: rows that only fill the batch up to a captured size.
     """
@@ -137,9 +158,8 @@ class StepRecord:
     admitted: tuple[SequenceName, ...]
     preempted: tuple[SequenceName, ...]
     finished: tuple[FinishedSequence, ...]
-    waiting: tuple[SequenceName, ...]
+    waiting: tuple[WaitingSequence, ...]
     num_waiting: int
-    waiting_for_prefix: tuple[SequenceName, ...]
     num_running: int
     num_padding_rows: int
     memory: MemoryRecord
@@ -153,6 +173,22 @@ class StepRecord:
     def num_prompt_tokens(self) -> int:
         """Tokens computed in parts that begin inside a prompt."""
         return sum(part.num_new_tokens for part in self.parts if part.is_prompt)
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """Tokens computed in parts that begin with recompute, inside a prompt or behind it."""
+        return sum(part.num_new_tokens for part in self.parts if part.is_recomputed)
+
+    @property
+    def waiting_for_prefix(self) -> tuple[tuple[SequenceName, SequenceName], ...]:
+        """Who waited while its prefix was computed, and by whom. A file of version 1 does not say by whom."""
+        return tuple(
+            [
+                (waiting.name, waiting.waits_for)
+                for waiting in self.waiting
+                if waiting.is_for_prefix and waiting.waits_for
+            ]
+        )
 
     @property
     def seconds(self) -> float:

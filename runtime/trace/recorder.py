@@ -12,9 +12,10 @@ from importlib.metadata import version
 from itertools import islice
 
 from ...radix.prefix_cache import PrefixCache
-from ..batch import Batch, ScheduledSequence
+from ..batch import Batch, ScheduledSequence, WaitReason
 from ..config import EngineConfig
 from ..errors import InvalidConfigError
+from ..outputs import FinishReason
 from ..scheduler import Scheduler
 from ..sequence import Sequence
 from .record import (
@@ -25,6 +26,7 @@ from .record import (
     StepRecord,
     TracedPart,
     TraceMetadata,
+    WaitingSequence,
 )
 from .trace import Trace
 
@@ -65,7 +67,7 @@ class TraceRecorder:
                 f"max_num_steps={max_num_steps!r} is not allowed: keep at least 1, or None for all; save_timeline and "
                 "save_jsonl take the name of a file"
             )
-        self.metadata = TraceMetadata(
+        self._metadata = TraceMetadata(
             model=model,
             options=json.loads(json.dumps(asdict(config))),  # as they are read back from a file
             versions={"ramet": version("ramet"), "torch": version("torch"), "python": platform.python_version()},
@@ -75,11 +77,12 @@ class TraceRecorder:
         self._num_begun = 0
         self._phase_seconds = dict(phase_seconds or {})
         self._live: dict[Sequence, SequenceName] = {}
+        self._labels: dict[str, str] = {}
 
     @property
     def trace(self) -> Trace:
         """All steps whose results are complete; a copy."""
-        return Trace(self.metadata, list(self._steps))
+        return Trace(replace(self._metadata, labels=self._labels.copy()), list(self._steps))
 
     def begin(self, batch: Batch, scheduler: Scheduler, cache: PrefixCache) -> None:
         """A step was planned and nothing of it is committed yet; `end` must be called for it.
@@ -99,9 +102,8 @@ class TraceRecorder:
             admitted=self._names(batch.admitted),
             preempted=self._names(batch.preempted),
             finished=(),
-            waiting=self._names(islice(scheduler.waiting, MAX_NAMED_WAITING)),
+            waiting=self._waiting(batch, islice(scheduler.waiting, MAX_NAMED_WAITING)),
             num_waiting=len(scheduler.waiting),
-            waiting_for_prefix=self._names(batch.waiting_for_prefix),
             num_running=len(scheduler.running),
             num_padding_rows=0,
             memory=_memory(scheduler.running, cache),
@@ -134,16 +136,13 @@ class TraceRecorder:
                 replace(traced, is_wasted=part.sequence in wasted)
                 for traced, part in zip(parts, batch.scheduled, strict=True)
             )
-        ended = [sequence for sequence in self._live if sequence.is_finished]
-        dropped = [sequence for sequence in ended if sequence.is_beam and sequence.finish_reason is None]
-        for sequence in dropped:  # a beam that was not chosen; its search goes on
-            del self._live[sequence]
-        finished = [sequence for sequence in ended if sequence in self._live]
+        if self._steps.maxlen and record.step_idx % self._steps.maxlen == 0:
+            self._forget_labels()
         self._steps.append(
             replace(
                 record,
                 parts=parts,
-                finished=tuple(FinishedSequence(self._live.pop(sequence), _reason(sequence)) for sequence in finished),
+                finished=self._take_ended(),
                 phase_seconds={
                     phase: seconds - self._phase_seconds.get(phase, 0.0) for phase, seconds in phase_seconds.items()
                 },
@@ -152,10 +151,61 @@ class TraceRecorder:
         )
         self._phase_seconds = dict(phase_seconds)
 
+    def note_ended(self, aborted_ids: Collection[str] = ()) -> None:
+        """No step may come for a while: enter who ended since the last one with that one, if no other is under way.
+
+        Args:
+            aborted_ids: requests that are as good as ended: the engine has still to take them out.
+        """
+        if self._begun or not self._steps:
+            return
+        finished = self._take_ended()
+        aborted = [sequence for sequence, name in self._live.items() if name.request_id in aborted_ids]
+        finished += tuple(FinishedSequence(self._live.pop(sequence), str(FinishReason.ABORT)) for sequence in aborted)
+        if finished:
+            last = self._steps.pop()
+            self._steps.append(replace(last, finished=last.finished + finished))
+
+    def _take_ended(self) -> tuple[FinishedSequence, ...]:
+        """Who has ended since the last time this was asked."""
+        ended = [sequence for sequence in self._live if sequence.is_finished]
+        dropped = [sequence for sequence in ended if sequence.is_beam and sequence.finish_reason is None]
+        for sequence in dropped:  # a beam that was not chosen; its search goes on
+            del self._live[sequence]
+        finished = [sequence for sequence in ended if sequence in self._live]
+        return tuple(FinishedSequence(self._live.pop(sequence), _reason(sequence)) for sequence in finished)
+
+    def _waiting(self, batch: Batch, sequences: Iterable[Sequence]) -> tuple[WaitingSequence, ...]:
+        """Why each of these was not started."""
+        sources = dict(batch.waiting_for_prefix)
+        reason = None if batch.wait_reason is None else str(batch.wait_reason)
+        stopped_at = batch.stopped_at
+        waiting = []
+        for sequence in sequences:
+            name, source = self._name(sequence), sources.get(sequence)
+            if source is not None:
+                waiting.append(WaitingSequence(name, str(WaitReason.PREFIX), self._name(source)))
+            elif stopped_at is None or sequence is stopped_at:
+                waiting.append(WaitingSequence(name, reason))
+            else:
+                waiting.append(WaitingSequence(name, str(WaitReason.BEHIND), self._name(stopped_at)))
+        return tuple(waiting)
+
+    def _forget_labels(self) -> None:
+        """Keep the labels of who lives or is in a step that is kept. O(all steps): to be called once in so many."""
+        named = {name.request_id for name in self._live.values()}
+        for step in self._steps:
+            named.update(part.request_id for part in step.parts)
+            named.update(waiting.name.request_id for waiting in step.waiting)
+        self._labels = {request_id: label for request_id, label in self._labels.items() if request_id in named}
+
     def _name(self, sequence: Sequence) -> SequenceName:
         name = self._live.get(sequence)
         if name is None:
-            name = self._live[sequence] = SequenceName(sequence.request.request_id, sequence.sample_idx)
+            request = sequence.request
+            name = self._live[sequence] = SequenceName(request.request_id, sequence.sample_idx)
+            if request.label is not None:
+                self._labels[request.request_id] = request.label
         return name
 
     def _names(self, sequences: Iterable[Sequence]) -> tuple[SequenceName, ...]:
@@ -172,6 +222,7 @@ def _traced_part(part: ScheduledSequence, is_admitted: bool) -> TracedPart:
         num_cached_tokens=start if is_admitted else None,
         is_sampled=part.is_sampled,
         is_prompt=start < sequence.num_prompt_tokens,
+        is_recomputed=start < sequence.num_lost_tokens,
     )
 
 

@@ -41,20 +41,21 @@ class Strip:
 
 def token_strip(metadata: TraceMetadata, columns: Sequence[Sequence[StepRecord]]) -> Strip:
     """Tokens per step, against the budget."""
-    prompt = _means(columns, lambda step: step.num_prompt_tokens)
-    decode = _means(columns, lambda step: step.num_tokens - step.num_prompt_tokens)
+    prompt = _means(columns, lambda step: _num_tokens(step, is_prompt=True))
+    decode = _means(columns, lambda step: _num_tokens(step, is_prompt=False))
+    recompute = _means(columns, lambda step: step.num_recomputed_tokens)
     padding = _means(columns, lambda step: step.num_padding_rows)
-    values = [list(column) for column in zip(decode, prompt, padding, strict=True)]
+    values = [list(column) for column in zip(decode, prompt, recompute, padding, strict=True)]
     budget = metadata.token_budget
     titles = [
-        f"{steps_text(column)}: {_figure(bar[0] + bar[1])} tokens a step\n{_figure(bar[1])} in prompt chunks, "
-        f"{_figure(bar[0])} in decodes, {_figure(bar[2])} rows of padding\n"
+        f"{steps_text(column)}: {_figure(sum(bar[:3]))} tokens a step\n{_figure(bar[1])} in prompt chunks, "
+        f"{_figure(bar[0])} in decodes, {_figure(bar[2])} recomputed, {_figure(bar[3])} rows of padding\n"
         f"{_figure(_mean(column, lambda step: len(step.parts)))} sequences computed, "
         f"{_figure(_mean(column, lambda step: step.num_running))} running, "
         f"{_figure(_mean(column, lambda step: step.num_waiting))} waiting"
         for column, bar in zip(columns, values, strict=True)
     ]
-    layers = (("decode", "decode"), ("prompt", "prompt"), ("padding", "padding"))
+    layers = (("decode", "decode"), ("prompt", "prompt"), ("recompute", "recompute"), ("padding", "padding"))
     caption = "tokens per step" + (f" (budget {budget:,})" if budget else "")
     return Strip(layers, values, _top(values, budget), caption, titles, limit=budget)
 
@@ -136,6 +137,11 @@ def draw_strip(svg: Svg, strip: Strip, x: float, y: float, column_width: float, 
 def steps_text(column: Sequence[StepRecord]) -> str:
     first, last = column[0].step_idx, column[-1].step_idx
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
+def _num_tokens(step: StepRecord, *, is_prompt: bool) -> int:
+    """Those of prompt chunks, or of decodes, that were computed for the first time."""
+    return sum(part.num_new_tokens for part in step.parts if part.is_prompt is is_prompt and not part.is_recomputed)
 
 
 def _mean(column: Sequence[StepRecord], value: Callable[[StepRecord], float]) -> float:

@@ -16,6 +16,7 @@ class TraceSummary:
     Attributes:
         num_tokens: computed, recompute and wasted ones included.
         num_prompt_tokens: those of them in parts that begin inside a prompt.
+        num_recomputed_tokens: those of them in parts that begin with recompute after a preemption.
         num_cached_tokens: what admitted sequences found in the cache, over all admissions.
         num_requests: different request ids that ran.
         finish_reasons: how many sequences ended, by reason.
@@ -29,6 +30,7 @@ class TraceSummary:
     num_steps: int
     num_tokens: int
     num_prompt_tokens: int
+    num_recomputed_tokens: int
     num_cached_tokens: int
     num_sampled: int
     num_wasted: int
@@ -66,7 +68,7 @@ class TraceSummary:
             ("cached prompt tokens", f"{self.num_cached_tokens:,} (hit rate {self.hit_rate:.1%})"),
             ("mean batch", f"{self.mean_num_seqs:.2f} sequences, {self.mean_num_tokens:.1f} tokens"),
             ("longest queue", f"{self.max_num_waiting:,}"),
-            ("preemptions", f"{self.num_preemptions:,}"),
+            ("preemptions", f"{self.num_preemptions:,} ({self.num_recomputed_tokens:,} tokens recomputed)"),
             ("wasted", f"{self.num_wasted:,} sequence steps, {self.num_padding_rows:,} padding rows"),
         ]
         if self.mean_sharing is not None:
@@ -99,6 +101,7 @@ def summarize(metadata: TraceMetadata, steps: Sequence[StepRecord]) -> TraceSumm
         num_steps=len(steps),
         num_tokens=sum(part.num_new_tokens for part in parts),
         num_prompt_tokens=sum(part.num_new_tokens for part in parts if part.is_prompt),
+        num_recomputed_tokens=sum(part.num_new_tokens for part in parts if part.is_recomputed),
         num_cached_tokens=sum(part.num_cached_tokens or 0 for part in parts),
         num_sampled=sum(part.is_sampled and not part.is_wasted for part in parts),
         num_wasted=sum(part.is_wasted for part in parts),

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from .grid import Cell, Grid, Row, build_grid
+from .prefix_lines import draw_prefix_lines
 from .record import SequenceName, StepRecord, TraceMetadata
-from .strips import block_strip, draw_strip, steps_text, time_strip, token_strip
+from .strips import block_strip, draw_strip, time_strip, token_strip
 from .summary import summarize
 from .svg import Svg, xml_text
 from .timeline_style import DEFINITIONS, LEGEND, PAGE_STYLE, STYLE
+from .titles import cells_title
 
-LEFT, RIGHT, MAX_LABEL_LEN = 128, 20, 18
+LEFT, RIGHT, MAX_LABEL_LEN, MAX_CALLED_LEN = 128, 20, 18, 10
 MIN_WIDTH = 760
 STRIP_HEIGHT, STRIP_GAP = 56, 34
 LINE_HEIGHT = 18
@@ -54,13 +56,13 @@ class _Layout:
         """Neighbouring cells of a kind become one: too thin to be told apart."""
         return self.column_width < 8
 
-    def x(self, column_idx: int) -> float:
+    def x(self, column_idx: float) -> float:
         return LEFT + column_idx * self.column_width
 
 
 def timeline_svg(metadata: TraceMetadata, steps: Sequence[StepRecord]) -> str:
     """A standalone SVG document. O(parts of the trace); the grid's limits bound its size."""
-    grid = build_grid(steps)
+    grid = build_grid(steps, metadata.labels)
     layout = _Layout.of(grid)
     width = max(MIN_WIDTH, layout.x(len(grid.columns)) + RIGHT)
     svg = Svg()
@@ -87,9 +89,11 @@ def _draw_strips_and_rows(
     draw_strip(svg, token_strip(metadata, grid.columns), LEFT, y, layout.column_width, STRIP_HEIGHT)
     y += STRIP_HEIGHT + 26
     _draw_axis(svg, grid, layout, y)
+    first_row_y = y
     for row in grid.rows:
         _draw_row(svg, row, grid, layout, y)
         y += layout.row_height
+    draw_prefix_lines(svg, grid, layout.x, lambda row_idx: first_row_y + row_idx * layout.row_height)
     for strip in (block_strip(grid.columns), time_strip(grid.columns)):
         y += STRIP_GAP
         draw_strip(svg, strip, LEFT, y, layout.column_width, STRIP_HEIGHT)
@@ -142,6 +146,8 @@ def _draw_sample(svg: Svg, css_class: str, x: float, y: float) -> None:
         svg.path(_cross(x + 3, y + 2, 8), css_class)
     elif css_class == "paused":
         svg.path(f"M{x} {y + 6}h14", css_class)
+    elif css_class == "source":
+        svg.rect(x + 4, y + 3, 6, 6, css_class, radius=3)
     elif css_class in ("finish", "failed"):
         svg.rect(x + 5, y, 3, 12, css_class)
     else:
@@ -170,28 +176,36 @@ def _round_numbers() -> Iterator[int]:
 def _draw_row(svg: Svg, row: Row, grid: Grid, layout: _Layout, y: float) -> None:
     baseline = y + layout.row_height / 2 + 3.5
     css_class = "label ink" if layout.row_height > 11 else "tiny ink"
-    svg.text(LEFT - 8, baseline, _label(row.name, grid), css_class, anchor="end", title=str(row.name))
+    svg.text(LEFT - 8, baseline, _label(row, grid), css_class, anchor="end", title=str(row))
     for first_idx, cells in _runs(row, layout):
         _draw_cells(svg, row, grid, layout, first_idx, cells, y)
     for column_idx, cell in row.cells.items():
         _draw_marks(svg, cell, layout, layout.x(column_idx), y)
 
 
-def _label(name: SequenceName, grid: Grid) -> str:
-    """The name, shortened in its middle: generated ids often differ in their ends only."""
-    label = str(name) if name.request_id in grid.forked_request_ids else name.request_id
-    half = MAX_LABEL_LEN // 2
-    return label if len(label) <= MAX_LABEL_LEN else f"{label[: half - 1]}…{label[-half:]}"
+def _label(row: Row, grid: Grid) -> str:
+    """What the sequence is called, and its name."""
+    name = str(row.name) if row.name.request_id in grid.forked_request_ids else row.name.request_id
+    if row.label is None:
+        return _shortened(name, MAX_LABEL_LEN)
+    called = _shortened(row.label, max(MAX_CALLED_LEN, MAX_LABEL_LEN - 1 - len(name)))
+    return f"{called} {_shortened(name, MAX_LABEL_LEN - 1 - len(called))}"
+
+
+def _shortened(text: str, max_len: int) -> str:
+    """Without its middle if it is too long: generated ids often differ in their ends only."""
+    end_len = max_len // 2
+    return text if len(text) <= max_len else f"{text[: max_len - end_len - 1]}…{text[len(text) - end_len :]}"
 
 
 def _runs(row: Row, layout: _Layout) -> Iterator[tuple[int, list[Cell]]]:
     """Cells that are drawn as one, with their first column: neighbours that wait or pause, or any if they are thin."""
 
-    def run_key(item: tuple[int, tuple[int, Cell]]) -> tuple[str, int]:
+    def run_key(item: tuple[int, tuple[int, Cell]]) -> tuple[str, list[SequenceName], int]:
         position, (column_idx, cell) = item
         is_mergeable = layout.is_merged or cell.kind in ("wait", "prefix", "paused")
         # Neighbours have the same distance between column and place in the row; others never share a key.
-        return cell.kind, column_idx - position if is_mergeable else -1 - column_idx
+        return cell.kind, cell.sources, column_idx - position if is_mergeable else -1 - column_idx
 
     for _, items in groupby(enumerate(sorted(row.cells.items())), run_key):
         run = [column_and_cell for _, column_and_cell in items]
@@ -202,7 +216,7 @@ def _draw_cells(svg: Svg, row: Row, grid: Grid, layout: _Layout, first_idx: int,
     kind = cells[0].kind
     x, width = layout.x(first_idx), len(cells) * layout.column_width
     steps = [step for column in grid.columns[first_idx : first_idx + len(cells)] for step in column]
-    title = _cells_title(row, cells, steps)
+    title = cells_title(row, cells, steps)
     gap = 0 if layout.is_merged else 1
     height = layout.row_height - (4 if layout.row_height > 11 else 1)
     top = y + (layout.row_height - height) / 2
@@ -215,7 +229,7 @@ def _draw_cells(svg: Svg, row: Row, grid: Grid, layout: _Layout, first_idx: int,
         return
     css_class = f"{kind}-thin" if layout.is_merged and kind in ("prefix", "wasted") else kind  # no room for hatches
     svg.rect(x + gap, top, width - 2 * gap, height, css_class, title, radius=0 if layout.is_merged else 3)
-    num_tokens = cells[0].num_prompt_tokens + cells[0].num_decode_tokens
+    num_tokens = cells[0].num_tokens
     if layout.has_figures and len(cells) == 1 and (kind == "prompt" or num_tokens > 1):
         has_cached = bool(cells[0].num_cached_tokens)
         baseline = top + (height * 0.42 if has_cached else height / 2) + 3.5
@@ -245,35 +259,6 @@ def _draw_marks(svg: Svg, cell: Cell, layout: _Layout, x: float, y: float) -> No
 
 def _cross(x: float, y: float, size: float) -> str:
     return f"M{x:g} {y:g}l{size:g} {size:g}M{x:g} {y + size:g}l{size:g} {-size:g}"
-
-
-def _cells_title(row: Row, cells: list[Cell], steps: Sequence[StepRecord]) -> str:
-    """What happened in some neighbouring cells, in words and exact figures."""
-    lines = [f"{row.name}, {steps_text(steps)}"]
-    starts = [cell.start for cell in cells if cell.start is not None]
-    positions = f" (positions {min(starts)} to {max(cell.end for cell in cells) - 1})" if starts else ""
-    num_prompt_tokens = sum(cell.num_prompt_tokens for cell in cells)
-    num_decode_tokens = sum(cell.num_decode_tokens for cell in cells)
-    if num_prompt_tokens:
-        lines.append(f"{num_prompt_tokens:,} tokens of the prompt or behind it computed{positions}")
-    if num_decode_tokens:
-        lines.append(f"{num_decode_tokens:,} generated tokens computed{positions}")
-    cached = [cell.num_cached_tokens for cell in cells if cell.num_cached_tokens is not None]
-    if cached:
-        lines.append(f"admitted; {sum(cached):,} tokens found in the cache")
-    num_waiting_for_prefix_steps = sum(cell.num_waiting_for_prefix_steps for cell in cells)
-    for text, count in (
-        ("waited in the queue", sum(cell.num_waiting_steps for cell in cells)),
-        ("waited for its prefix, which a running sequence computed", num_waiting_for_prefix_steps),
-        ("held blocks while nothing of it was computed", sum(cell.num_paused_steps for cell in cells)),
-        ("was computed in vain: it had ended", sum(cell.num_wasted_steps for cell in cells)),
-    ):
-        if count:
-            lines.append(f"{text}: {count:,} step{'s' if count > 1 else ''}")
-    if any(cell.is_preempted for cell in cells):
-        lines.append("preempted: its blocks went to others")
-    lines += [f"ended: {cell.finish_reason}" for cell in cells if cell.finish_reason is not None]
-    return "\n".join(lines)
 
 
 def _short_figure(value: int) -> str:

@@ -6,8 +6,10 @@ LEGEND = (
     ("prompt", "prompt chunk (tokens)"),
     ("cached", "cached prefix (tokens)"),
     ("decode", "decode"),
+    ("recompute", "recompute after preemption"),
     ("wait", "waiting"),
-    ("prefix", "waiting for a prefix being computed"),
+    ("prefix", "waiting for a prefix"),
+    ("source", "who computes it"),
     ("paused", "holds blocks, not computed"),
     ("preempted", "preempted"),
     ("wasted", "wasted"),
@@ -25,6 +27,8 @@ _LIGHT = {
     "prompt-ink": "#ffffff",
     "decode": "#f2a93b",
     "decode-ink": "#3d2800",
+    "recompute": "#b8478c",
+    "recompute-ink": "#ffffff",
     "cached": "#2a9668",
     "wait": "#e4e7ec",
     "prefix": "#8a63d2",
@@ -64,6 +68,8 @@ def _rules(colour: dict[str, str]) -> str:
         "prompt-ink": "prompt-ink",
         "decode": "decode",
         "decode-ink": "decode-ink",
+        "recompute": "recompute",
+        "recompute-ink": "recompute-ink",
         "cached": "cached",
         "wait": "wait",
         "prefix-back": "prefix-back",
@@ -75,10 +81,11 @@ def _rules(colour: dict[str, str]) -> str:
         "evictable": "evictable",
         "padding": "paused",
         "prefix-thin": "prefix",
+        "source": "prefix",
         "wasted-thin": "alarm",
     }
     strokes = {"preempted": "alarm", "paused": "paused", "grid": "grid", "unshared": "ink", "limit": "alarm"}
-    strokes |= {"prefix-line": "prefix", "wasted-line": "alarm"}
+    strokes |= {"prefix-line": "prefix", "source-line": "prefix", "wasted-line": "alarm"}
     rules = [f".{name}{{fill:{colour[key]}}}" for name, key in fills.items()]
     rules += [f".{name}{{fill:none;stroke:{colour[key]}}}" for name, key in strokes.items()]
     return "".join(rules)
@@ -89,7 +96,7 @@ STYLE = (
     ".title{font-size:15px;font-weight:600}.label{font-size:11px}.small{font-size:10px}.tiny{font-size:8px}"
     ".paused{stroke-width:2}.preempted{stroke-width:2}.grid{stroke-width:1}"
     ".unshared{stroke-width:1;stroke-dasharray:3 2}.limit{stroke-width:1;stroke-dasharray:6 3}"
-    ".mark{pointer-events:none}.prefix-line,.wasted-line{stroke-width:1.5}.hover{fill:none;pointer-events:all}"
+    ".mark{pointer-events:none}.prefix-line,.source-line,.wasted-line{stroke-width:1.5}.hover{fill:none;pointer-events:all}"
     ".prefix{fill:url(#prefix-hatch)}.wasted{fill:url(#wasted-hatch)}"
     + "".join(f".phase{idx}{{fill:{colour}}}" for idx, colour in enumerate(_PHASE_COLOURS))
     + f"{_rules(_LIGHT)}@media (prefers-color-scheme:dark){{{_rules(_DARK)}}}"

@@ -234,6 +234,18 @@ def test_close_ends_what_runs_and_refuses_more(llm: LLM) -> None:
     assert output.error is None
 
 
+def test_a_trace_knows_the_calls_by_their_variables(backend: LocalBackend, llm: LLM) -> None:
+    @function
+    def two_calls(s: ProgramState) -> None:
+        s += "One" + gen("next", max_tokens=2) + " or" + select("word", choices=[" two", " three"])
+
+    with llm.trace() as recorder:
+        two_calls.run(backend=backend).sync()
+    labels = recorder.trace.metadata.labels
+    parts = [part for step in recorder.trace for part in step.parts]
+    assert {labels[part.request_id] for part in parts} == {"next", "word"}
+
+
 def test_it_is_a_backend(backend: LocalBackend) -> None:
     as_backend: Backend = backend
     as_backend.flush_cache()

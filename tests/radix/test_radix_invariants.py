@@ -109,15 +109,28 @@ def release_without_telling(cache: PrefixCache, table: BlockTable) -> None:
 
 
 def forget_a_watch(cache: PrefixCache, table: BlockTable) -> None:
-    cache.watch(list(range(8))).num_tokens = 4
+    cache.watch(list(range(8))).group.num_tokens = 4
 
 
 def wait_for_the_wrong_block(cache: PrefixCache, table: BlockTable) -> None:
-    cache.watch(list(range(12))).next_key = (9, 9, 9, 9)
+    cache.watch(list(range(12))).group.next_key = (9, 9, 9, 9)
 
 
 def file_a_watch_wrongly(cache: PrefixCache, table: BlockTable) -> None:
     cache.watch(list(range(12))).is_watching = False
+
+
+def regroup_a_watch(cache: PrefixCache, table: BlockTable) -> None:
+    cache.watch(list(range(80, 92))).group = cache.watch(list(range(12))).group
+
+
+def trust_a_group_too_far(cache: PrefixCache, table: BlockTable) -> None:
+    one, other = cache.watch([*range(80, 88), 1]), cache.watch([*range(80, 88), 2])
+    one.group.members[other] = 9
+
+
+def trust_a_group_too_little(cache: PrefixCache, table: BlockTable) -> None:
+    cache.watch(list(range(80, 88))).group.num_common_tokens = 99
 
 
 def lower_a_retention(cache: PrefixCache, table: BlockTable) -> None:
@@ -148,7 +161,10 @@ def lower_a_retention(cache: PrefixCache, table: BlockTable) -> None:
         (move_a_table, "is not filed under its node"),
         (forget_a_watch, "watch of 8 tokens has 4 of them on node 0..8"),
         (wait_for_the_wrong_block, "waits for another block than its next"),
-        (file_a_watch_wrongly, "is filed wrongly"),
+        (file_a_watch_wrongly, "is not in the group it is filed in"),
+        (regroup_a_watch, "is not in the group it is filed in"),
+        (trust_a_group_too_far, "has a member that parts before its 9 common tokens"),
+        (trust_a_group_too_little, "has a member with 8 common tokens"),
         (lower_a_retention, "in the eviction queue"),
         (release_without_telling, "was released, but is still open"),
     ],

@@ -53,10 +53,12 @@ class CacheMachine(RuleBasedStateMachine):
         num_blocks=st.sampled_from([6, 9, 13, 60]),
         policy=st.sampled_from(sorted(EVICTION_POLICIES)),
         enable_sharing=st.sampled_from([True, True, True, False]),
+        lookahead=st.sampled_from([1, 2 * BLOCK_SIZE, 64]),
     )
-    def start(self, num_blocks: int, policy: str, enable_sharing: bool) -> None:
+    def start(self, num_blocks: int, policy: str, enable_sharing: bool, lookahead: int) -> None:
         self.pool = RecordingPool(num_blocks)
         self.cache = PrefixCache(num_blocks, BLOCK_SIZE, policy, enable_sharing, pool=self.pool)
+        self.cache.tree.watches.lookahead = lookahead
         self.oracle = Oracle(self.cache, self.pool)
         self.running = self.oracle.running
         self.texts: list[list[int]] = [[]]
@@ -85,10 +87,21 @@ class CacheMachine(RuleBasedStateMachine):
         max_tokens = max(0, len(tokens) - num_left_out)
         self.watches.append(self.cache.watch(tokens, namespace=namespace, max_tokens=max_tokens))
 
+    @precondition(lambda self: 0 < len(self.watches) < MAX_NUM_WATCHES)
+    @rule(data=st.data())
+    def watch_alike(self, data: st.DataObject) -> None:
+        """One more that goes along with another one, and they part somewhere or not at all."""
+        other = data.draw(st.sampled_from(self.watches))
+        cut = data.draw(st.integers(0, len(other.token_ids)))
+        tokens = other.token_ids[:cut] + data.draw(st.lists(st.integers(0, 2), max_size=2 * BLOCK_SIZE))
+        self.watches.append(self.cache.watch(tokens, namespace=other.namespace))
+
     @precondition(lambda self: self.watches)
     @rule(data=st.data())
     def unwatch(self, data: st.DataObject) -> None:
-        self.cache.unwatch(self.watches.pop(data.draw(st.integers(0, len(self.watches) - 1))))
+        watch = self.watches.pop(data.draw(st.integers(0, len(self.watches) - 1)))
+        self.cache.unwatch(watch)
+        watch.token_ids.clear()  # the caller may do with it what it likes now
 
     @precondition(lambda self: self.watches)
     @rule(data=st.data(), is_finished=st.booleans(), ranges=st.sampled_from(RANGES))

@@ -192,3 +192,76 @@ def test_misuse_is_refused() -> None:
     for use in (lambda: cache.unwatch(watch), lambda: cache.match(tokens, max_tokens=7, watch=watch)):
         with pytest.raises(CacheUsageError, match="the watch has ended"):
             use()
+
+
+def test_those_who_wait_for_the_same_block_move_as_one() -> None:
+    """However many they are, none of them is looked at: their lists may be gone."""
+    cache = PrefixCache(64, 4)
+    prefix = run(0, 40)
+    watches = [cache.watch([*prefix, *run(100 * idx, 6)]) for idx in range(1, 9)]
+    group = watches[0].group
+    assert all(watch.group is group for watch in watches)
+    kept = [watch.token_ids.copy() for watch in watches]
+    for watch in watches[1:]:
+        watch.token_ids.clear()
+    table, _ = cache.acquire(prefix, cache.match(prefix, max_tokens=0), 40) or pytest.fail("no room")
+    for num_computed in (4, 12, 36):
+        cache.commit(table, num_computed)
+        assert {(watch.num_tokens, watch.next_key) for watch in watches} == {
+            (num_computed, tuple(run(num_computed, 4)))
+        }
+        assert all(watch.group is group for watch in watches)
+    for watch, tokens in zip(watches, kept, strict=True):
+        watch.token_ids += tokens if not watch.token_ids else []
+    cache.commit(table, 40)
+    cache.check_invariants()
+    assert {watch.num_tokens for watch in watches} == {40}
+    assert len({watch.group for watch in watches}) == len(watches)
+    cache.release(table)
+    evict(cache, 3)
+    assert {watch.num_tokens for watch in watches} == {28}
+    assert len({watch.group for watch in watches}) == 1
+
+
+def test_only_those_who_part_leave_their_group() -> None:
+    cache = PrefixCache(64, 4)
+    tokens = run(0, 30)
+    watches = [cache.watch([*run(0, length), *run(70, 9)]) for length in (30, 5, 9, 13, 14, 30)]
+    group = watches[0].group
+    table, _ = cache.acquire(tokens, cache.match(tokens, max_tokens=0), 30) or pytest.fail("no room")
+    sizes = []
+    for num_computed in (4, 8, 12, 16, 28):
+        cache.commit(table, num_computed)
+        cache.check_invariants()
+        sizes.append(len(group.members))
+    assert sizes == [5, 4, 2, 2, 2]
+    assert [watch.num_tokens for watch in watches] == [28, 4, 8, 12, 12, 28]
+
+
+def test_a_group_goes_on_without_the_one_it_was_made_for() -> None:
+    cache = PrefixCache(64, 4)
+    first, second, third = (cache.watch([*run(0, 12), idx, *run(50, 7)]) for idx in range(3))
+    cache.unwatch(first)
+    first.token_ids[:] = run(90, 20)
+    finish(cache, run(0, 8))
+    assert (first.num_tokens, second.num_tokens, third.num_tokens) == (0, 8, 8)
+    assert second.group is third.group
+    finish(cache, second.token_ids)
+    assert (second.num_tokens, third.num_tokens) == (20, 12)
+
+
+def test_a_watch_that_comes_by_a_move_is_compared_a_part_at_a_time() -> None:
+    """Two that part early from the one that was first, and much later from each other."""
+    cache = PrefixCache(64, 4)
+    cache.tree.watches.lookahead = 8
+    stem = [*run(0, 4), *run(200, 60)]
+    cache.watch(run(0, 64))
+    watches = [cache.watch([*stem, *run(300 * idx, 8)]) for idx in (1, 2)]
+    table, _ = cache.acquire(stem, cache.match(stem, max_tokens=0), 64) or pytest.fail("no room")
+    known = []
+    for num_computed in range(4, 64, 4):
+        cache.commit(table, num_computed)
+        cache.check_invariants()
+        assert watches[0].group is watches[1].group
+        known.append(watches[0].group.num_common_tokens)
+    assert known == [16, 16, 16, 24, 24, 32, 32, 40, 40, 48, 48, 56, 56, 64, 64]

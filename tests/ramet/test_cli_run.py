@@ -19,6 +19,7 @@ from ramet.cli.errors import CommandError
 from ramet.cli.recording_backend import RecordingBackend
 from ramet.cli.terminal import Terminal
 from ramet.frontend.backend import GenerateCall
+from ramet.frontend.backends.local import LLM, LocalBackend
 from ramet.frontend.backends.mock import MockBackend
 from ramet.frontend.generation import Generation
 from ramet.runtime.trace.trace import Trace
@@ -216,6 +217,20 @@ def test_one_backend_is_opened_for_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert len(opened) == 1
+
+
+@pytest.mark.model
+def test_a_program_finds_the_llm_of_its_backend(
+    smollm2: LLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "from ramet import get_default_backend\nprint(get_default_backend().llm.model_name)\n"
+    with LocalBackend(smollm2) as local:
+        backend = RecordingBackend(lambda: local)
+        assert run.run_program(write_program(tmp_path, source), [], backend) == 0
+        assert capsys.readouterr().out == "smollm2\n"
+        assert backend.llm is smollm2
+    with pytest.raises(AttributeError, match="a MockBackend has no llm"):
+        _ = RecordingBackend(MockBackend).llm
 
 
 def test_ctrl_c_in_a_program(tmp_path: Path) -> None:

@@ -186,3 +186,16 @@ def test_params_can_be_compared_and_hashed():
     assert len({SamplingParams(logit_bias={1: 2.0}), SamplingParams(logit_bias={1: 2.0})}) == 1
     assert SamplingParams(temperature=0.0).is_greedy
     assert not SamplingParams().is_greedy
+
+
+def test_an_unknown_field_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(
+        InvalidSamplingParamsError, match=r"no 'max_token'; did you mean 'max_tokens'\? it takes best_of, "
+    ):
+        SamplingParams(max_token=3)  # type: ignore[call-arg]
+    with pytest.raises(InvalidSamplingParamsError, match="no 'warmth'; it takes"):
+        SamplingParams(warmth=3)  # type: ignore[call-arg]
+    with pytest.raises(InvalidSamplingParamsError, match="no 'seeds'; did you mean 'seed'"):
+        SamplingParams().replace(seeds=3)
+    assert SamplingParams.__init__.__name__ == "__init__"
+    assert SamplingParams(max_tokens=3) == SamplingParams().replace(max_tokens=3)

@@ -95,7 +95,7 @@ def test_one_that_cannot_be_had_is_passed_over_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert build_runner(("missing", "works"), SPEC) is built
     (record,) = caplog.records
-    assert record.getMessage() == "kernels 'missing' are not available, trying 'works': no compiler for model.gguf"
+    assert record.getMessage() == "no compiler for model.gguf: kernels 'missing' are passed over, trying 'works'"
 
 
 def test_the_last_candidate_says_why_it_cannot_be_had(built: LoadedRunner) -> None:

@@ -130,7 +130,7 @@ def test_preemption_recomputes_and_says_so(make_engine, request_of, run, caplog)
     }
     warnings = [record.getMessage() for record in caplog.records if "preempted by recompute" in record.getMessage()]
     assert len(warnings) == small.metrics.num_preemptions
-    assert f"({len(warnings)} preemptions so far)" in warnings[-1]
+    assert f"(preemption number {len(warnings)})" in warnings[-1]
     assert sum(out.metrics.num_preemptions for out in actual.values()) == len(warnings)
 
 

@@ -26,6 +26,7 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.recorders: list[Any] = []
         self.block_size = self.random.choice([4, 16])
         self.num_blocks = self.random.randrange(12, 40) * 16 // self.block_size
         self.is_disturbed = self.random.random() < 0.5
@@ -104,9 +105,9 @@ class Life:
         elif dice < 0.055:
             engine.runner.fail_next = RuntimeError("injected")  # type: ignore[attr-defined]
         elif dice < 0.07:
-            engine.start_trace("fake")
-        elif dice < 0.08:
-            engine.stop_trace()
+            self.recorders.append(engine.start_trace("fake"))
+        elif dice < 0.085 and self.recorders:
+            engine.stop_trace(self.recorders.pop(self.random.randrange(len(self.recorders))))
 
 
 def contents(output: RequestOutput) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ramet.runtime.batch import WaitReason
 from ramet.runtime.trace import SequenceName, Trace
 
 IS_OVERLAPPING = pytest.mark.parametrize("overlap_schedule", [False, True])
@@ -45,8 +46,14 @@ def check(trace: Trace, engine: Any, requests: list[Any]) -> None:
         assert 0 < step.num_tokens <= engine.config.max_num_batched_tokens
         assert len(step.parts) <= step.num_running <= engine.config.max_num_seqs
         assert {part.name for part in step.parts if part.num_cached_tokens is not None} == set(step.admitted)
-        assert set(step.waiting_for_prefix) <= set(step.waiting)
-        assert not {part.name for part in step.parts} & set(step.waiting)
+        waiting = {each.name: each for each in step.waiting}
+        running = {part.name for part in step.parts}
+        assert not running & waiting.keys()
+        for each in step.waiting:
+            assert each.reason in set(WaitReason)
+            assert (each.waits_for is not None) == (each.reason in ("prefix", "behind"))
+            if each.reason == "behind":
+                assert waiting[each.waits_for].reason in ("room", "budget")
         memory = step.memory
         assert memory.num_free_blocks + memory.num_tree_blocks + memory.num_private_blocks == memory.num_blocks
         assert 0 <= memory.num_used_blocks <= memory.num_table_blocks
@@ -76,7 +83,9 @@ def test_the_figure_of_iteration_level_scheduling_takes_eight_steps(
         ["C", "D"],
         ["C"],
     ]
-    assert [[name.request_id for name in step.waiting] for step in trace] == [["D"]] * 4 + [[]] * 4
+    assert [[(each.name.request_id, each.reason) for each in step.waiting] for step in trace] == [
+        [("D", "seats")]
+    ] * 4 + [[]] * 4
     assert [[str(finished.name) for finished in step.finished] for step in trace[3:]] == [
         ["B/0"],
         [],
@@ -98,7 +107,11 @@ def test_a_shared_prefix_is_waited_for_found_and_held_once(
     engine = make_engine(max_num_batched_tokens=64, overlap_schedule=overlap_schedule)
     trace = traced(engine, run, requests)
     check(trace, engine, requests)
-    assert {name.request_id for name in trace[0].waiting_for_prefix} == {"r1", "r2", "r3"}
+    assert [(name.request_id, source.request_id) for name, source in trace[0].waiting_for_prefix] == [
+        ("r1", "r0"),
+        ("r2", "r0"),
+        ("r3", "r0"),
+    ]
     cached = {
         part.request_id: part.num_cached_tokens for step in trace for part in step.parts if part.num_cached_tokens
     }
@@ -117,6 +130,10 @@ def test_preemption_and_another_admission_are_seen(
     trace = traced(engine, run, requests)
     check(trace, engine, requests)
     assert sum(len(step.preempted) for step in trace) == engine.scheduler.num_preemptions > 0
+    assert {each.reason for step in trace if step.preempted for each in step.waiting} == {"room"}
+    again = [part for step in trace for part in step.parts if part.is_recomputed]
+    assert again
+    assert {part.name for part in again} <= {name for step in trace for name in step.preempted}
 
 
 @IS_OVERLAPPING
@@ -159,8 +176,80 @@ def test_a_trace_begins_and_ends_between_steps(make_engine: Any, run: Any, reque
     recorder = engine.start_trace("fake")
     for _ in range(3):
         engine.step()
-    engine.stop_trace()
+    engine.stop_trace(recorder)
     after = sum(engine.metrics.phase_seconds.values())
     run(engine)
     assert [step.parts[0].start for step in recorder.trace] == [21, 22, 23]
     assert sum(step.seconds for step in recorder.trace) == pytest.approx(after - before)
+
+
+def ends(trace: Trace) -> list[list[tuple[str, str | None]]]:
+    return [[(finished.name.request_id, finished.reason) for finished in step.finished] for step in trace]
+
+
+@IS_OVERLAPPING
+def test_a_step_that_cannot_be_prepared_is_recorded_in_its_turn(
+    make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool
+) -> None:
+    engine = make_engine(overlap_schedule=overlap_schedule, max_num_seqs=2)
+    prepare, num_steps = engine.runner.prepare, 0
+
+    def fail_third(batch: Any) -> Any:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 3:
+            raise RuntimeError("no memory")
+        return prepare(batch)
+
+    engine.runner.prepare = fail_third
+    requests = [request_of(name, prompt(20, salt), max_tokens=4, ignore_eos=True) for salt, name in enumerate("abc")]
+    recorder = engine.start_trace("fake")
+    for request in requests:
+        engine.add_request(request)
+    outputs = run(engine)
+    engine.close()
+    trace = recorder.trace
+    assert [step.step_idx for step in trace] == list(range(len(trace)))
+    assert [sorted({part.request_id for part in step.parts}) for step in trace[:4]] == [["a", "b"]] * 3 + [["c"]]
+    assert ends(trace[:4]) == [[], [], [("a", "error"), ("b", "error")], []]
+    assert [len(outputs[name].outputs[0].token_ids) for name in "abc"] == [2, 2, 4]
+    assert "no memory" in str(outputs["a"].error)
+
+
+@IS_OVERLAPPING
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_an_abort_that_no_step_follows_is_in_the_trace(
+    make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool, is_stopped: bool
+) -> None:
+    """It is noted with the last step, also if the trace ends before the engine has carried it out."""
+    engine = make_engine(overlap_schedule=overlap_schedule)
+    recorder = engine.start_trace("fake")
+    engine.add_request(request_of("a", prompt(20, 1), max_tokens=50, ignore_eos=True))
+    for _ in range(3):
+        engine.step()
+    engine.abort_request("a")
+    if is_stopped:
+        engine.stop_trace(recorder)
+    run(engine)
+    engine.close()
+    assert ends(recorder.trace) == [[], [], [("a", "abort")]]
+
+
+@IS_OVERLAPPING
+def test_traces_may_be_nested(make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool) -> None:
+    engine = make_engine(overlap_schedule=overlap_schedule)
+    engine.add_request(request_of("a", prompt(20, 1), max_tokens=9, ignore_eos=True))
+    outer = engine.start_trace("outer")
+    for _ in range(2):
+        engine.step()
+    inner = engine.start_trace("inner")
+    for _ in range(3):
+        engine.step()
+    engine.stop_trace(inner)
+    engine.stop_trace(inner)
+    run(engine)
+    engine.close()
+    starts = [step.parts[0].start for step in outer.trace]
+    assert starts == [0, *range(20, 28)]
+    assert [step.parts[0].start for step in inner.trace] == (starts[2:5])
+    assert [step.step_idx for step in inner.trace] == [0, 1, 2]

@@ -9,7 +9,15 @@ import sys
 
 import pytest
 
-from ramet import LLM, EngineConfig, InvalidConfigError, InvalidRequestError, ModelLoadError, SamplingParams
+from ramet import (
+    LLM,
+    EngineConfig,
+    InvalidConfigError,
+    InvalidRequestError,
+    ModelLoadError,
+    RetentionRange,
+    SamplingParams,
+)
 
 pytestmark = pytest.mark.model
 
@@ -145,6 +153,24 @@ def test_logprobs_name_their_tokens(smollm2: LLM):
     assert output.outputs[0].cumulative_logprob == entry[output.outputs[0].token_ids[0]].logprob
 
 
+def test_retention_may_be_any_sequence(smollm2: LLM):
+    ranges = [RetentionRange(0, 2, 90)]
+    handle = smollm2.submit("One two", ONE, retention=ranges, label="count")
+    assert handle.request.retention == tuple(ranges)
+    assert handle.request.label == "count"
+    assert handle.result().outputs[0].token_ids == smollm2.generate("One two", ONE)[0].outputs[0].token_ids
+
+
+def test_traces_may_be_nested_and_the_outer_one_goes_on(smollm2: LLM):
+    with smollm2.trace() as outer:
+        smollm2.generate("One", ONE)
+        with smollm2.trace() as inner:
+            smollm2.generate("Two", ONE)
+        smollm2.generate("Three", ONE)
+    smollm2.generate("Four", ONE)
+    assert (len(outer.trace), len(inner.trace)) == (3, 1)
+
+
 def test_reset_forgets_what_was_cached(smollm2: LLM):
     prompt = "Forget me not, said the flower to the gardener. " * 3
     smollm2.generate(prompt, ONE)
@@ -158,6 +184,8 @@ def test_unknown_options_and_models_are_refused_before_anything_is_loaded():
         InvalidConfigError, match="unknown option 'gpu_memory'; an LLM takes a model and batching, block_size"
     ):
         LLM("smollm2", gpu_memory=1)
+    with pytest.raises(InvalidConfigError, match=r"'max_num_seq'; did you mean 'max_num_seqs'\? an LLM takes"):
+        LLM("smollm2", max_num_seq=1)
     with pytest.raises(InvalidConfigError, match="schedule_policy='speed' is unknown"):
         LLM("smollm2", schedule_policy="speed")
     with pytest.raises(ModelLoadError, match=r"'no-such-model\.gguf' does not exist"):
@@ -208,6 +236,8 @@ def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
         LLM("smollm2", device="tpu")
     with pytest.raises(InvalidConfigError, match="kernels='fast' is unknown; choose one of"):
         LLM("smollm2", kernels="fast")
+    with pytest.raises(InvalidRequestError, match=r"'retentions'; did you mean 'retention'\? a request may have"):
+        smollm2.generate("x", ONE, retentions=())  # type: ignore[call-arg]
     with pytest.raises(InvalidRequestError, match="unknown argument 'prio'; a request may have"):
         smollm2.submit("x", ONE, prio=1)  # type: ignore[call-arg]
     for fields, message in (
@@ -215,6 +245,9 @@ def test_bad_arguments_of_llm_and_of_requests_are_named(smollm2: LLM):
         ({"cache_namespace": []}, r"cache_namespace=\[\] must be hashable"),
         ({"shared_prefix_len": 99}, "shared_prefix_len=99"),
         ({"prompt_logprobs_start": 1.5}, "prompt_logprobs_start=1.5"),
+        ({"label": 3}, "label=3 must be a string or None"),
+        ({"retention": "abc"}, r"retention=\('a', 'b', 'c'\) must be a list or tuple of RetentionRange"),
+        ({"retention": 7}, "retention=7 must be a list or tuple of RetentionRange"),
     ):
         with pytest.raises(InvalidRequestError, match=message):
             smollm2.generate("x", ONE, **fields)

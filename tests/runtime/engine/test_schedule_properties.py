@@ -40,7 +40,7 @@ def check_queues(engine):
     assert len(set(waiting) | set(scheduler.running)) == len(waiting) + len(scheduler.running)
     assert len(cache.open_tables) == len(scheduler.running)
     num_new = len(waiting) - len(scheduler.waiting.returning)
-    assert sum(1 for _ in cache.tree.watches.entries()) == num_new
+    assert sum(len(group.members) for *_, group in cache.tree.watches.entries()) == num_new
 
 
 class PlanChecker:
@@ -102,7 +102,7 @@ class PlanChecker:
             assert rank(victim) >= min(rank(part.sequence) for part in batch.scheduled)
 
     def _count_overtakings(self, batch, new, returning) -> None:
-        passed_over = set(batch.waiting_for_prefix)
+        passed_over = {waiter for waiter, _ in batch.waiting_for_prefix}
         left = [sequence for sequence in batch.admitted if sequence not in returning]
         for sequence in new:
             if sequence.block_table is None and not sequence.is_finished and sequence not in passed_over:

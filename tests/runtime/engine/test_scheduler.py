@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet.radix.prefix_cache import PrefixCache
+from ramet.runtime.batch import WaitReason
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.scheduler import Scheduler
 from ramet.runtime.sequence import Sequence, SequenceStatus
@@ -145,7 +146,44 @@ def test_those_passed_over_for_their_prefix_are_listed(bench):
     loop.add("other", tokens(30, 2), max_tokens=1)
     batch = loop.scheduler.schedule()
     assert [part.sequence.request.request_id for part in batch.scheduled] == ["first", "other"]
-    assert batch.waiting_for_prefix == followers
+    first = batch.scheduled[0].sequence
+    assert batch.waiting_for_prefix == [(follower, first) for follower in followers]
+
+
+WAIT_CASES = {
+    "seats": ({"max_num_seqs": 2}, [8, 8, 8, 8], 2, None),
+    "budget": ({"max_num_batched_tokens": 16}, [8, 8, 8, 8], 2, None),
+    "room": ({"num_blocks": 8, "reserve": "max"}, [8, 8, 8, 8], 2, 2),
+    "budget, whole prompts": ({"max_num_batched_tokens": 24, "enable_chunked_prefill": False}, [9, 9, 9, 9], 2, 2),
+    "budget, prompts first": ({"max_num_batched_tokens": 24, "batching": "prefill-first"}, [9, 9, 9, 9], 2, 2),
+    "nobody": ({}, [8, 8, 8, 8], 4, None),
+}
+
+
+@pytest.mark.parametrize("case", WAIT_CASES)
+def test_a_batch_says_why_the_others_wait(bench, case):
+    options, prompt_lens, num_admitted, stopped_at = WAIT_CASES[case]
+    loop = bench(**options)
+    sequences = [loop.add(str(idx), tokens(idx * 23, size), max_tokens=8) for idx, size in enumerate(prompt_lens)]
+    batch = loop.scheduler.schedule()
+    assert batch.admitted == sequences[:num_admitted]
+    assert batch.wait_reason == (None if case == "nobody" else case.split(",")[0])
+    assert batch.stopped_at is (None if stopped_at is None else sequences[stopped_at])
+
+
+def test_a_batch_says_that_nobody_joins_or_that_blocks_were_taken_back(bench):
+    loop = bench(batching="request-level")
+    loop.add("a", tokens(1, 8), max_tokens=8)
+    loop.step()
+    loop.add("b", tokens(40, 8), max_tokens=8)
+    assert (batch := loop.scheduler.schedule()).wait_reason is WaitReason.BATCHING
+    assert batch.stopped_at is None
+    loop = bench(num_blocks=5, reserve="none")
+    first, second = (loop.add(name, tokens(salt, 8), max_tokens=12) for name, salt in (("a", 1), ("b", 40)))
+    loop.step()
+    assert (batch := loop.scheduler.schedule()).wait_reason is WaitReason.ROOM
+    assert (batch.preempted, batch.stopped_at) == ([second], None)
+    assert (first.num_lost_tokens, second.num_lost_tokens) == (0, 8)
 
 
 def beams(bench, num_blocks=64, **options):

@@ -15,6 +15,7 @@ from ramet.runtime.trace import (
     Trace,
     TracedPart,
     TraceMetadata,
+    WaitingSequence,
 )
 
 MEMORY = MemoryRecord(64, 50, 10, 4, 6, 15, 130)
@@ -32,7 +33,6 @@ def step_record(step_idx: int, *parts: TracedPart, **fields: Any) -> StepRecord:
         "finished": (),
         "waiting": (),
         "num_waiting": len(fields.get("waiting", ())),
-        "waiting_for_prefix": (),
         "num_running": len(parts),
         "num_padding_rows": 0,
         "memory": MEMORY,
@@ -51,31 +51,38 @@ def trace() -> Trace:
     """`first` runs and is preempted; `second` waits, first for its prefix, fills in, and is once computed in vain."""
     first, second = SequenceName("first", 0), SequenceName("second", 1)
     return Trace(
-        TraceMetadata("tiny", {"max_num_batched_tokens": 32, "block_size": 16}, {"ramet": "0.1.0"}),
+        TraceMetadata(
+            "tiny", {"max_num_batched_tokens": 32, "block_size": 16}, {"ramet": "0.1.0"}, {"second": "a long label"}
+        ),
         [
             step_record(
                 0,
                 TracedPart("first", 0, 0, 32, num_cached_tokens=0, is_prompt=True),
-                waiting=(second,),
-                waiting_for_prefix=(second,),
+                waiting=(WaitingSequence(second, "prefix", first),),
             ),
-            step_record(1, TracedPart("first", 0, 32, 7, is_sampled=True, is_prompt=True), waiting=(second,)),
+            step_record(
+                1,
+                TracedPart("first", 0, 32, 7, is_sampled=True, is_prompt=True),
+                waiting=(WaitingSequence(second, "room"),),
+            ),
             step_record(
                 2,
                 TracedPart("second", 1, 16, 5, num_cached_tokens=16, is_sampled=True, is_prompt=True),
                 preempted=(first,),
-                waiting=(first,),
+                waiting=(WaitingSequence(first, "room"),),
             ),
             step_record(
                 3,
                 TracedPart("second", 1, 21, 1, is_sampled=True),
-                waiting=(first,),
+                waiting=(WaitingSequence(first, "room"),),
                 finished=(FinishedSequence(second, "stop"),),
                 num_padding_rows=3,
             ),
             step_record(
                 4,
-                TracedPart("first", 0, 32, 8, num_cached_tokens=32, is_sampled=True, is_prompt=True),
+                TracedPart(
+                    "first", 0, 32, 8, num_cached_tokens=32, is_sampled=True, is_prompt=True, is_recomputed=True
+                ),
                 TracedPart("second", 1, 22, 1, is_sampled=True, is_wasted=True),
             ),
             step_record(

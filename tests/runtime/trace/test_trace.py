@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ramet.runtime.trace import (
     TracedPart,
     TraceFormatError,
     TraceMetadata,
+    WaitingSequence,
 )
 
 COUNTS = st.integers(0, 2**40)
@@ -25,9 +27,7 @@ TEXTS = st.text(st.characters(), max_size=8)  # lone surrogates and control char
 SECONDS = st.floats(0, 1e9)
 NAMES = st.builds(SequenceName, TEXTS, COUNTS)
 NAME_TUPLES = st.lists(NAMES, max_size=3).map(tuple)
-PARTS = st.builds(
-    TracedPart, TEXTS, COUNTS, COUNTS, COUNTS, st.none() | COUNTS, st.booleans(), st.booleans(), st.booleans()
-)
+PARTS = st.builds(TracedPart, TEXTS, COUNTS, COUNTS, COUNTS, st.none() | COUNTS, *[st.booleans()] * 4)
 STEPS = st.builds(
     StepRecord,
     step_idx=COUNTS,
@@ -37,16 +37,18 @@ STEPS = st.builds(
     admitted=NAME_TUPLES,
     preempted=NAME_TUPLES,
     finished=st.lists(st.builds(FinishedSequence, NAMES, st.none() | TEXTS), max_size=3).map(tuple),
-    waiting=NAME_TUPLES,
+    waiting=st.lists(st.builds(WaitingSequence, NAMES, st.none() | TEXTS, st.none() | NAMES), max_size=3).map(tuple),
     num_waiting=COUNTS,
-    waiting_for_prefix=NAME_TUPLES,
     num_running=COUNTS,
     num_padding_rows=COUNTS,
     memory=st.builds(MemoryRecord, *[COUNTS] * 7),
 )
 JSON_VALUES = st.none() | st.booleans() | COUNTS | TEXTS | st.lists(COUNTS, max_size=2)
 METADATA = st.builds(
-    TraceMetadata, TEXTS, st.dictionaries(TEXTS, JSON_VALUES, max_size=3), st.dictionaries(TEXTS, TEXTS, max_size=2)
+    TraceMetadata,
+    TEXTS,
+    st.dictionaries(TEXTS, JSON_VALUES, max_size=3),
+    *[st.dictionaries(TEXTS, TEXTS, max_size=2)] * 2,
 )
 TRACES = st.builds(Trace, METADATA, st.lists(STEPS, max_size=4))
 
@@ -79,7 +81,7 @@ def changed(line: str, field: str, value: object) -> str:
         (1, "", "line 1,.*Expecting value"),
         (1, "[1]", r"line 1,.*the first line=\[1\] must be of type dict"),
         (1, '{"format": "other"}', "line 1,.*format='other'.*'ramet-trace'"),
-        (1, '{"format": "ramet-trace", "version": 2}', "line 1,.*version=2 .*reads version 1"),
+        (1, '{"format": "ramet-trace", "version": 3}', "line 1,.*version=3 .*reads versions 1 to 2"),
         (1, '{"format": "ramet-trace", "version": 1, "model": 3}', "line 1,.*model=3 must be of type str"),
         (3, '{"step_idx"', "line 3,.*is not part of a trace"),
         (3, "[" * 100_000, "line 3,.*is not part of a trace"),
@@ -105,8 +107,10 @@ def test_a_bad_line_is_named(trace: Trace, tmp_path: Path, line_idx: int, line: 
         ("step_idx", 1.0, "step_idx=1.0 must be of type int"),
         ("start_time", "now", "start_time='now' must be of type float"),
         ("phase_seconds", {"forward": None}, r"phase_seconds\['forward'\]=None must be of type float"),
-        ("parts", [["A", 0, 0]], "an entry of parts has 3 values instead of 8"),
-        ("parts", [["A", 0, 0, 1, "many", True, True, False]], "parts='many' must be of type int"),
+        ("parts", [["A", 0, 0]], "an entry of parts has 3 values instead of 9"),
+        ("parts", [["A", 0, 0, 1, "many", True, True, False, False]], "parts='many' must be of type int"),
+        ("waiting", [["A", 0]], "an entry of waiting has 2 values instead of 3"),
+        ("waiting", [[["A", 0], "prefix", "B"]], "waiting='B' must be of type list"),
         ("admitted", [["A", "0"]], "admitted='0' must be of type int"),
         ("finished", [[["A", 0], 7]], "finished=7 must be of type str"),
         ("memory", [1, 2], "an entry of memory has 2 values instead of 7"),
@@ -156,7 +160,7 @@ def test_summary(trace: Trace) -> None:
         "cached prompt tokens 48 (hit rate 48.0%)",
         "mean batch 1.17 sequences, 9.2 tokens",
         "longest queue 1",
-        "preemptions 1",
+        "preemptions 1 (8 tokens recomputed)",
         "wasted 1 sequence steps, 3 padding rows",
         "blocks without sharing 1.50 times as many",
         "slots in use 81.2%",
@@ -178,3 +182,31 @@ def test_a_timeline_is_saved_by_the_ending_of_its_name(trace: Trace, tmp_path: P
     assert (tmp_path / "trace.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     with pytest.raises(ValueError, match=r"trace.png' must end in .svg or .html"):
         trace.save_timeline(tmp_path / "trace.png")
+
+
+def test_a_file_of_version_1_is_read(trace: Trace, tmp_path: Path) -> None:
+    """What it did not say is left open: by whom a prefix was computed, why others waited, recompute, labels."""
+    path = tmp_path / "old.jsonl"
+    trace.save_jsonl(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["version"] = 1
+    del lines[0]["labels"]
+    for line in lines[1:]:
+        line["parts"] = [part[:8] for part in line["parts"]]
+        line["waiting_for_prefix"] = [name for name, reason, _ in line["waiting"] if reason == "prefix"]
+        line["waiting"] = [name for name, _, _ in line["waiting"]]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    old = Trace.load_jsonl(path)
+    assert old.metadata == replace(trace.metadata, labels={})
+    for step, kept in zip(old, trace, strict=True):
+        waiting = tuple(
+            WaitingSequence(each.name, "prefix" if each.reason == "prefix" else None) for each in kept.waiting
+        )
+        parts = tuple(replace(part, is_recomputed=False) for part in kept.parts)
+        assert step == replace(kept, waiting=waiting, parts=parts)
+    assert old[0].waiting_for_prefix == ()
+    old.save_timeline(tmp_path / "old.svg")
+    lines[1]["parts"][0].append(False)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(TraceFormatError, match=r"line 2,.* 9 values instead of 8"):
+        Trace.load_jsonl(path)

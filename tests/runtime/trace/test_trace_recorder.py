@@ -10,11 +10,18 @@ import pytest
 
 from ramet.radix.block_table import BlockTable
 from ramet.radix.prefix_cache import PrefixCache
-from ramet.runtime.batch import Batch, ScheduledSequence
+from ramet.runtime.batch import Batch, ScheduledSequence, WaitReason
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.outputs import FinishReason
-from ramet.runtime.trace import FinishedSequence, MemoryRecord, SequenceName, TracedPart, TraceRecorder
+from ramet.runtime.trace import (
+    FinishedSequence,
+    MemoryRecord,
+    SequenceName,
+    TracedPart,
+    TraceRecorder,
+    WaitingSequence,
+)
 from ramet.runtime.trace.record import MAX_NAMED_WAITING
 
 
@@ -27,11 +34,13 @@ class FakeSequence:
     finish_reason: FinishReason | None = None
     is_finished: bool = False
     is_beam: bool = False
+    label: str | None = None
+    num_lost_tokens: int = 0
     num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
-        self.request = SimpleNamespace(request_id=self.request_id)
+        self.request = SimpleNamespace(request_id=self.request_id, label=self.label)
 
     @property
     def num_tokens(self) -> int:
@@ -62,7 +71,7 @@ class Bench:
         sequence.block_table = acquired[0]
         self.running.append(sequence)
 
-    def batch(self, *parts: tuple[FakeSequence, int, int], **fields: list[FakeSequence]) -> Batch:
+    def batch(self, *parts: tuple[FakeSequence, int, int], **fields: Any) -> Batch:
         scheduled = [
             ScheduledSequence(cast(Any, sequence), start, count, count - 1) for sequence, start, count in parts
         ]
@@ -86,15 +95,27 @@ def test_a_step_says_who_ran_who_came_and_who_waited() -> None:
     first, second, third, fourth = (FakeSequence(name, tokens(40)) for name in ("A", "B", "C", "D"))
     bench.admit(first)
     bench.waiting = [third, second, fourth]
-    batch = bench.batch((first, 0, 40), admitted=[first], preempted=[third], waiting_for_prefix=[second])
+    batch = bench.batch(
+        (first, 0, 40),
+        admitted=[first],
+        preempted=[third],
+        waiting_for_prefix=[(second, first)],
+        wait_reason=WaitReason.ROOM,
+        stopped_at=third,
+    )
     bench.begin(batch)
     assert len(bench.recorder.trace) == 0
     bench.end(batch, num_padding_rows=3)
     (step,) = bench.recorder.trace
     assert step.parts == (TracedPart("A", 0, 0, 40, num_cached_tokens=0, is_sampled=True, is_prompt=True),)
     assert (step.admitted, step.preempted) == ((first.name,), (third.name,))
-    assert (step.waiting, step.num_waiting) == ((third.name, second.name, fourth.name), 3)
-    assert step.waiting_for_prefix == (second.name,)
+    assert step.num_waiting == 3
+    assert step.waiting == (
+        WaitingSequence(third.name, "room"),
+        WaitingSequence(second.name, "prefix", first.name),
+        WaitingSequence(fourth.name, "behind", third.name),
+    )
+    assert step.waiting_for_prefix == ((second.name, first.name),)
     assert (step.num_running, step.num_padding_rows, step.finished) == (1, 3, ())
     assert step.phase_seconds == {"forward": 0.5, "commit": 1.0}
     assert (step.num_tokens, step.num_prompt_tokens, step.seconds) == (40, 40, 1.5)
@@ -199,12 +220,13 @@ def test_a_long_queue_is_named_in_part_and_counted_in_full() -> None:
     runner = FakeSequence("A", tokens(20))
     bench.admit(runner)
     bench.waiting = [FakeSequence(f"W{idx}", [1]) for idx in range(MAX_NAMED_WAITING + 5)]
-    batch = bench.batch((runner, 19, 1))
+    batch = bench.batch((runner, 19, 1), wait_reason=WaitReason.SEATS)
     bench.begin(batch)
     bench.end(batch)
     (step,) = bench.recorder.trace
     assert step.num_waiting == MAX_NAMED_WAITING + 5
-    assert step.waiting == tuple(sequence.name for sequence in bench.waiting[:MAX_NAMED_WAITING])
+    assert [waiting.name for waiting in step.waiting] == [each.name for each in bench.waiting[:MAX_NAMED_WAITING]]
+    assert {(waiting.reason, waiting.waits_for) for waiting in step.waiting} == {("seats", None)}
 
 
 def test_only_the_last_steps_are_kept_if_so_asked_and_time_counts_from_the_start_of_the_recorder() -> None:
@@ -238,3 +260,59 @@ def test_the_trace_is_a_copy_with_the_options() -> None:
     assert trace.metadata.block_size == 16
     assert trace.metadata.options["num_blocks"] == 32
     assert set(trace.metadata.versions) == {"ramet", "torch", "python"}
+
+
+def test_what_is_computed_again_after_a_preemption_is_recompute() -> None:
+    bench = Bench()
+    sequence = FakeSequence("A", tokens(20), num_lost_tokens=30)
+    sequence.token_ids += tokens(12)
+    bench.admit(sequence)
+    for part in ((16, 8), (24, 7), (31, 1)):
+        batch = bench.batch((sequence, *part))
+        bench.begin(batch)
+        bench.end(batch)
+    assert [(step.parts[0].is_prompt, step.parts[0].is_recomputed) for step in bench.recorder.trace] == [
+        (True, True),
+        (False, True),
+        (False, False),
+    ]
+    assert [step.num_recomputed_tokens for step in bench.recorder.trace] == [8, 7, 0]
+
+
+def test_labels_are_kept_as_long_as_their_requests() -> None:
+    bench = Bench(max_num_steps=2)
+    for idx in range(9):
+        sequence = FakeSequence(f"r{idx}", tokens(20), label=f"call {idx}" if idx % 2 else None)
+        bench.admit(sequence)
+        batch = bench.batch((sequence, 19, 1))
+        bench.begin(batch)
+        sequence.finish(FinishReason.LENGTH)
+        bench.running = []
+        bench.end(batch)
+        labels = bench.recorder.trace.metadata.labels
+        if idx % 2:
+            assert labels[f"r{idx}"] == f"call {idx}"
+        assert len(labels) <= 3
+    assert labels.items() >= {"r7": "call 7"}.items()
+
+
+def test_who_ends_when_no_step_comes_is_noted_with_the_last_one() -> None:
+    bench = Bench()
+    first, second, third = (FakeSequence(name, tokens(20)) for name in ("A", "B", "C"))
+    for sequence in (first, second, third):
+        bench.admit(sequence)
+    bench.recorder.note_ended()  # nothing to note it with
+    batch = bench.batch((first, 19, 1))
+    bench.begin(batch)
+    first.finish(FinishReason.ABORT)
+    bench.recorder.note_ended()  # the step is under way and will note it itself
+    bench.end(batch)
+    second.finish(FinishReason.ERROR)
+    for _ in range(2):
+        bench.recorder.note_ended(["C"])
+    (step,) = bench.recorder.trace
+    assert step.finished == (
+        FinishedSequence(first.name, "abort"),
+        FinishedSequence(second.name, "error"),
+        FinishedSequence(third.name, "abort"),
+    )

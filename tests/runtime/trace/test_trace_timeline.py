@@ -10,7 +10,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ramet.runtime.trace import FinishedSequence, SequenceName, StepRecord, Trace, TracedPart, TraceMetadata
+from ramet.runtime.trace import (
+    FinishedSequence,
+    SequenceName,
+    StepRecord,
+    Trace,
+    TracedPart,
+    TraceMetadata,
+    WaitingSequence,
+)
 from ramet.runtime.trace.grid import MAX_COLUMNS, MAX_ROWS, build_grid
 from ramet.runtime.trace.timeline import timeline_html, timeline_svg
 
@@ -49,14 +57,28 @@ def box(element: ElementTree.Element) -> tuple[float, float, float, float]:
 def test_every_kind_of_cell_is_where_it_belongs(trace: Trace) -> None:
     root = parse(trace)
     prompt = the_cell(root, "first/0, step 0 32 tokens of the prompt or behind it computed (positions 0 to 31)")
-    waits_for_prefix = the_cell(root, "second/1, step 0 waited in the queue: 1 step waited for its prefix")
-    waits = the_cell(root, "second/1, step 1 waited in the queue: 1 step")
-    admitted = the_cell(root, "second/1, step 2 5 tokens")
-    preempted = the_cell(root, "first/0, steps 2 to 3 waited in the queue: 2 steps preempted")
-    decode = the_cell(root, "second/1, step 3 1 generated tokens computed (positions 21 to 21) ended: stop")
-    wasted = the_cell(root, "second/1, step 4 was computed in vain: it had ended: 1 step")
-    classes = [cell.get("class") for cell in (prompt, waits_for_prefix, waits, admitted, preempted, decode, wasted)]
-    assert classes == ["prompt", "prefix", "wait", "prompt", "wait", "decode", "wasted"]
+    second = "second/1 (a long label)"
+    waits_for_prefix = the_cell(
+        root, f"{second}, step 0 waited in the queue: 1 step for its prefix, which first/0 was computing"
+    )
+    waits = the_cell(root, f"{second}, step 1 waited in the queue: 1 step for blocks: the cache had no room")
+    admitted = the_cell(root, f"{second}, step 2 5 tokens")
+    preempted = the_cell(root, "first/0, steps 2 to 3 waited in the queue: 2 steps for blocks: the cache had no room")
+    again = the_cell(root, "first/0, step 4 8 tokens computed again after a preemption (positions 32 to 39) admitted")
+    decode = the_cell(root, f"{second}, step 3 1 generated tokens computed (positions 21 to 21) ended: stop")
+    wasted = the_cell(root, f"{second}, step 4 was computed in vain: it had ended: 1 step")
+    cells = (prompt, waits_for_prefix, waits, admitted, preempted, again, decode, wasted)
+    assert [cell.get("class") for cell in cells] == [
+        "prompt",
+        "prefix",
+        "wait",
+        "prompt",
+        "wait",
+        "recompute",
+        "decode",
+        "wasted",
+    ]
+    assert "preempted: its blocks went to others" in (preempted[0].text or "")
     # In a column: same x. In a row: same y. Steps go from left to right, sequences from top to bottom.
     assert box(prompt)[0] == box(waits_for_prefix)[0] < box(waits)[0] < box(admitted)[0] == box(preempted)[0]
     assert box(admitted)[0] < box(decode)[0] < box(wasted)[0]
@@ -66,7 +88,7 @@ def test_every_kind_of_cell_is_where_it_belongs(trace: Trace) -> None:
 
 def test_token_counts_cached_counts_and_marks_are_drawn(trace: Trace) -> None:
     root = parse(trace)
-    assert {"32", "7", "5", "8", "16", "first", "second", "step"} <= set(texts(root))
+    assert {"32", "7", "5", "8", "16", "first", "a lon…label second", "step"} <= set(texts(root))
     assert "1" in texts(root)  # the step's number: decodes of one token have no figure
     marks = [element.get("class", "") for element in root.iter() if element.tag in (f"{SVG}rect", f"{SVG}path")]
     marks = [css_class for css_class in marks if css_class.endswith(" mark")]
@@ -90,8 +112,8 @@ def test_a_sequence_that_holds_blocks_and_is_not_computed_is_paused(make_step: M
 
 def test_bars_give_exact_figures(trace: Trace) -> None:
     root = parse(trace)
-    assert the_cell(root, "step 0: 32 tokens a step 32 in prompt chunks, 0 in decodes, 0 rows of padding")
-    assert the_cell(root, "step 3: 1 tokens a step 0 in prompt chunks, 1 in decodes, 3 rows of padding")
+    assert the_cell(root, "step 0: 32 tokens a step 32 in prompt chunks, 0 in decodes, 0 recomputed, 0 rows of padding")
+    assert the_cell(root, "step 3: 1 tokens a step 0 in prompt chunks, 1 in decodes, 0 recomputed, 3 rows of padding")
     assert len(titled(root, "10 of 64 blocks held by running sequences 4 private, 6 of the tree in use")) == 6
     assert len(titled(root, "1250.000 ms a step intake 250.000, schedule 250.000")) == 6
     assert "tokens per step (budget 32)" in texts(root)
@@ -174,7 +196,7 @@ def test_in_thin_columns_neighbours_of_a_kind_are_one_cell(make_step: MakeStep) 
 
 def test_cells_with_a_gap_between_them_stay_apart(make_step: MakeStep) -> None:
     name = SequenceName("again", 0)  # an id may be used again when its request has ended
-    steps = [make_step(idx, waiting=(name,) if idx in (0, 1, 4) else ()) for idx in range(5)]
+    steps = [make_step(idx, waiting=(WaitingSequence(name),) if idx in (0, 1, 4) else ()) for idx in range(5)]
     root = parse(Trace(TraceMetadata(), steps))
     assert the_cell(root, "again/0, steps 0 to 1 waited in the queue: 2 steps")
     assert the_cell(root, "again/0, step 4 waited in the queue: 1 step")
@@ -201,3 +223,55 @@ def test_an_empty_trace_says_so() -> None:
     root = parse(Trace(TraceMetadata()))
     assert "The trace has no steps." in texts(root)
     assert "Trace: 0 steps, 0 sequences" in texts(root)
+
+
+def lines(root: ElementTree.Element) -> list[tuple[str, int, tuple[float, float]]]:
+    """What each line says, how many ticks it has, and where its dot is."""
+    return [
+        (
+            group.findtext(f"{SVG}title") or "",
+            next(child for child in group if child.get("class") == "source-line").get("d", "").count("M") - 1,
+            next((box(child)[0], box(child)[1]) for child in group if child.get("class") == "source"),
+        )
+        for group in root.iter(f"{SVG}g")
+        if any(child.get("class") == "source" for child in group)
+    ]
+
+
+def test_a_line_leads_from_those_who_wait_for_a_prefix_to_who_computes_it(make_step: MakeStep) -> None:
+    a, b, c, d = (SequenceName(name, 0) for name in "abcd")
+
+    def wait(source: SequenceName, *names: SequenceName) -> tuple[WaitingSequence, ...]:
+        return tuple(WaitingSequence(name, "prefix", source) for name in names)
+
+    computes_a = TracedPart("a", 0, 0, 9, num_cached_tokens=0, is_prompt=True)
+    computes_b = TracedPart("b", 0, 0, 9, num_cached_tokens=0, is_prompt=True)
+    steps = [
+        make_step(0, computes_a, waiting=(*wait(a, b, c), WaitingSequence(d, "behind", c))),
+        make_step(1, replace(computes_a, start=9), waiting=wait(a, b, c, d)),
+        make_step(2, computes_b, waiting=(*wait(b, c), *wait(SequenceName("gone", 0), d))),
+    ]
+    root = parse(Trace(TraceMetadata(), steps))
+    assert [(title, num_ticks) for title, num_ticks, _ in lines(root)] == [
+        ("a/0 was computing the prefix of b/0, c/0", 2),  # once, although it goes on in the next step
+        ("a/0 was computing the prefix of d/0", 1),
+        ("b/0 was computing the prefix of c/0", 1),
+    ]
+    dots = [place for _, _, place in lines(root)]
+    assert dots[0][1] == dots[1][1] < dots[2][1]
+    assert dots[0][0] < dots[1][0] < dots[2][0]
+    assert the_cell(root, "d/0, step 0 waited in the queue: 1 step behind c/0, which did not fit")
+    merged = "c/0, steps 0 to 1 waited in the queue: 2 steps for its prefix, which a/0 was computing"
+    assert the_cell(root, merged).get("class") == "prefix"
+    assert the_cell(root, "c/0, step 2 waited in the queue: 1 step for its prefix, which b/0 was computing")
+
+
+def test_reasons_in_one_column_are_counted_apart(make_step: MakeStep) -> None:
+    name = SequenceName("a", 0)
+    reasons = ["room", "room", "seats", None]
+    steps = [make_step(idx, waiting=(WaitingSequence(name, reason),)) for idx, reason in enumerate(reasons)]
+    (cell,) = titled(parse(Trace(TraceMetadata(), steps)), "a/0, steps 0 to 3 waited in the queue: 4 steps")
+    assert (cell.findtext(f"{SVG}title") or "").splitlines()[2:] == [
+        "for blocks: the cache had no room: 2 steps",
+        "for a place: as many ran as may: 1 step",
+    ]
