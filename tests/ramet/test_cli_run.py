@@ -57,7 +57,7 @@ def test_the_program_runs_as_main_with_its_arguments(tmp_path: Path, capsys: pyt
     assert (sys.argv, sys.path, sys.modules["__main__"]) == (argv, path, main_module)
     rows = backend.rows()
     assert [row.label for row in rows] == ["gen answer", "select verdict"]
-    assert [row.num_prompt_tokens for row in rows] == [len("Is it?"), len("Is it?fine So: ")]
+    assert [row.num_prompt_tokens for row in rows] == [len("Is it?"), len("Is it?fine So:")]
     assert [row.num_cached_tokens for row in rows] == [0, len("Is it?fine")]
 
 
@@ -147,7 +147,7 @@ def test_options_after_the_file_are_the_programs(tmp_path: Path, capsys: pytest.
 def test_the_report_is_one_line_or_a_table(tmp_path: Path, screen: io.StringIO) -> None:
     _, backend = run_source(tmp_path, PROGRAM)
     run.print_report(backend, Terminal(screen), is_long=False)
-    assert screen.getvalue().startswith("ramet: 2 calls, 21 prompt tokens: 10 from the cache (48%), 11 computed")
+    assert screen.getvalue().startswith("ramet: 2 calls, 20 prompt tokens: 10 from the cache (50%), 10 computed")
     assert screen.getvalue().count("\n") == 1
     run.print_report(backend, Terminal(screen), is_long=True)
     assert "select verdict" in screen.getvalue()
