@@ -225,10 +225,10 @@ class Engine:
         self.metrics.num_requests += 1
         accepted = []
         for sequence in sequences:
-            if sequence.constraint is not None:
+            if sequence.constraint is not None and not sequence.is_beam:
                 forced = sequence.constraint.start(sequence.max_tokens)
                 self._append_forced(sequence, forced)
-                if forced:
+                if forced or sequence.finish_reason is not None:
                     accepted.append(AcceptedTokens(sequence, state, tuple(forced)))
             if sequence.finish_reason is None:
                 self.scheduler.add(sequence)
@@ -341,7 +341,7 @@ class Engine:
             if end >= num_prompt_tokens and sequence.is_prompt_new:
                 sequence.is_prompt_counted = True
                 self.metrics.num_prompt_tokens += num_prompt_tokens
-                self.metrics.num_cached_tokens += min(sequence.num_cached_tokens or 0, num_prompt_tokens)
+                self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
 
     def _accept_token(self, sequence: Sequence, state: RequestState, sampled: SampledToken) -> AcceptedTokens:
         """Append a sampled token, and those that the sequence's grammar forces behind it."""

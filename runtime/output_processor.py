@@ -23,7 +23,8 @@ class AcceptedTokens:
     """Tokens that were appended to a sequence and are not published yet, or why it must fail.
 
     Attributes:
-        token_ids: the sampled one first, then those its grammar forced; empty at the end of a beam search.
+        token_ids: the sampled one first, then those its grammar forced; empty at the end of a search or scoring,
+            and of a text that must be empty.
         logprobs: of the sampled token, if they were asked for.
     """
 
@@ -64,9 +65,10 @@ class OutputProcessor:
                 continue
             if tokens.error is not None:
                 chunks += self._fail(tokens.sequence, tokens.error)
-            elif not tokens.token_ids:
-                finish = self._finish_ranked if tokens.state.scoring is None else self._finish_scoring
-                chunks += finish(tokens.state, now)
+            elif tokens.state.scoring is not None:
+                chunks += self._finish_scoring(tokens.state, now)
+            elif tokens.sequence.is_beam:
+                chunks += self._finish_ranked(tokens.state, now)
             else:
                 chunks += self._publish(tokens, now)
         return chunks

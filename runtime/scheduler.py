@@ -305,7 +305,7 @@ class Scheduler:
         assert sequence.block_table.num_computed_tokens == part.start
         sequence.status = SequenceStatus.RUNNING
         if sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = match.num_tokens
+            sequence.num_cached_tokens = min(match.num_tokens, sequence.num_prompt_tokens)
         self.waiting.remove(sequence)
         self.running.append(sequence)
         self.admission.on_admission(sequence)

@@ -2,13 +2,15 @@
 
 It is looked for byte by byte: a token of one byte at each choice, whatever is forced in between. The choice is greedy.
 What closes something comes first, then what ends a value, then a scalar rather than a structure; but nothing that leads
-to a place like one before, so that loops are left. Then every choice between a few ways, such as the values of an enum,
+to a place like one before, so that loops are left; a text that goes round in circles all the same is searched breadth
+first for the way out. Then every choice between a few ways, such as the values of an enum,
 is tried the other ways, until the text meets the first one again. At last the bytes are cut into as few tokens as they
 can be.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -133,12 +135,33 @@ class _Search:
         num_bytes = len(place.spelled)
         while not path[-1].is_end:
             following = self._best_step(path[-1], seen)
-            if following is None or num_bytes > max_bytes:
+            way = [following] if following is not None else []
+            if following is None or (following.likeness in seen and len(following.choices) > _MANY):
+                way = self._escape(path[-1])
+            num_bytes += sum(len(place.spelled) for place in way)
+            if not way or num_bytes > max_bytes:
                 return None
-            num_bytes += len(following.spelled)
-            path.append(following)
-            seen.add(following.likeness)
+            path += way
+            seen.update(place.likeness for place in way)
         return path
+
+    def _escape(self, place: _Place) -> list[_Place]:
+        """The fewest choices that lead out of a text which goes round in circles, such as a string with a pattern:
+        to where it can be closed, or the end. [] if there are none within the places left; breadth first."""
+        ways = deque([[place]])
+        seen = {place.likeness}
+        while ways:
+            way = ways.popleft()
+            for byte in way[-1].choices:
+                following = self._step(way[-1], byte)
+                if following is None or following.likeness in seen:
+                    continue
+                longer = [*way, following]
+                if following.is_end or ord('"') in following.choices:
+                    return longer[1:]
+                seen.add(following.likeness)
+                ways.append(longer)
+        return []
 
     def detours(self, path: list[_Place], start: int) -> Iterator[list[_Place]]:
         """Ways that choose otherwise at one place of the path, and meet it again or end."""
@@ -193,6 +216,8 @@ class _Search:
         for byte in _candidates(choices):
             following = self._step(place, byte)
             if following is None:
+                continue
+            if byte in _CLOSERS and following.likeness == place.likeness:  # a bracket in a string closes nothing
                 continue
             if following.is_end or (len(choices) <= _MANY and _is_progress(byte, following, seen)):
                 return following

@@ -87,12 +87,30 @@ def test_what_is_forced_at_the_beginning_joins_the_prompt(generate):
     assert engine.metrics.num_prompt_tokens == len(PROMPT)
 
 
+def test_forced_tokens_found_in_the_cache_are_no_prompt(make_engine, request_of, run):
+    engine = make_engine(block_size=4)
+    for request_id in "ab":
+        engine.add_request(request_of(request_id, PROMPT, regex="abcdefghijk[l-z]"))
+        (output,) = run(engine).values()
+    assert output.num_cached_tokens == len(PROMPT)
+    assert engine.metrics.num_cached_tokens == len(PROMPT)
+
+
 def test_a_text_that_is_forced_whole_needs_no_step(generate):
     output, engine = generate(regex="abc")
     assert output.outputs[0].text == "abc"
     assert output.outputs[0].complete is True
     assert output.finished
     assert engine.metrics.num_steps == 0
+
+
+def test_a_text_that_must_be_empty_is(generate):
+    output, engine = generate(regex="a{0}", n=2)
+    assert [sample.text for sample in output.outputs] == ["", ""]
+    assert output.outputs[0].complete is True
+    assert engine.metrics.num_steps == 0
+    output, _ = generate(regex="a{0}", use_beam_search=True)
+    assert output.outputs[0].text == ""
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 22))
