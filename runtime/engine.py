@@ -338,10 +338,10 @@ class Engine:
         num_prompt_tokens = sequence.num_prompt_tokens
         if part.start < num_prompt_tokens:
             state.metrics.num_computed_prompt_tokens += min(end, num_prompt_tokens) - part.start
-            if end >= num_prompt_tokens and sequence.is_prompt_new:
-                sequence.is_prompt_counted = True
-                self.metrics.num_prompt_tokens += num_prompt_tokens
-                self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
+        if end >= num_prompt_tokens and sequence.is_prompt_new:
+            sequence.is_prompt_counted = True
+            self.metrics.num_prompt_tokens += num_prompt_tokens
+            self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
 
     def _accept_token(self, sequence: Sequence, state: RequestState, sampled: SampledToken) -> AcceptedTokens:
         """Append a sampled token, and those that the sequence's grammar forces behind it."""

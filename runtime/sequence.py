@@ -157,10 +157,8 @@ class Sequence:
 
     @property
     def is_prompt_new(self) -> bool:
-        """Its prompt was not computed to the end before: nothing has followed from it."""
-        if self.branch is None:
-            return not self.is_prompt_counted
-        return self.branch.idx == 0 and self.num_known_rows == 0
+        """Its prompt is to be counted when it is computed to the end: once, for all branches."""
+        return not self.is_prompt_counted and (self.branch is None or self.branch.idx == 0)
 
     @property
     def num_reusable_tokens(self) -> int:
