@@ -1,8 +1,9 @@
 """OutlinesBackend: grammars as a table of tokens for every state, made in advance by outlines-core.
 
-A mask costs a look-up, but the table costs a walk through the vocabulary for each state, and outlines-core gives the
-alternatives of a pattern the order of a matcher: of `a|ab` it only ever produces `a`. So a pattern is taken only if its
-table for single bytes is the pattern's own automaton: the two are walked side by side over everything they can reach.
+A mask costs a look-up, but the table costs a walk through the vocabulary for each state, and it may lack texts:
+outlines-core gives alternatives the order of a matcher (of `a|ab` it only ever produces `a`), and where a text may end
+it drops tokens after which it may not (of `a(?:bc)?` it cannot go on with `b`). So a pattern is taken only if its table
+for single bytes is the pattern's own automaton: the two are walked side by side over everything they can reach.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .regex import Regex, choices_regex, parse_regex
 from .regex.analysis import is_empty
 from .regex.emit import rust_text
 from .regex.syntax import Literal, concat
-from .regex_automaton import Beginning, RegexAutomaton
+from .regex_automaton import RegexAutomaton
 from .vocabulary import GrammarVocabulary, token_words
 
 _T = TypeVar("_T")
@@ -125,50 +126,53 @@ def _byte_vocabulary() -> Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class _ByteState:
-    """What a beginning of a member can be followed by."""
+    """A state of the automaton by bytes: whether a text may end, and the state (an index) after each byte."""
 
     is_accepting: bool
-    after: dict[int, Beginning]
+    after: dict[int, int]
 
 
-def _byte_table(automaton: RegexAutomaton, deadline: float) -> dict[Beginning, _ByteState]:
-    """The automaton written out, byte by byte; the beginning without bytes comes first."""
+def _byte_table(automaton: RegexAutomaton, deadline: float) -> list[_ByteState]:
+    """The automaton written out, byte by byte; the state without bytes comes first."""
     start = automaton.start()
     assert start is not None, "the regex has members"
-    table: dict[Beginning, _ByteState] = {}
-    found: dict[Beginning, None] = {start: None}
-    stack = [start]
-    while stack:
-        if len(found) > MAX_BYTE_STATES or time.monotonic() > deadline:
+    table: list[_ByteState] = []
+    beginnings = [start]
+    known = {automaton.residue(start): 0}
+    while len(table) < len(beginnings):
+        beginning = beginnings[len(table)]
+        after: dict[int, int] = {}
+        for byte in automaton.next_bytes(beginning):
+            longer = automaton.advance(beginning, bytes((byte,)))
+            assert longer is not None, "the byte may come next"
+            after[byte] = known.setdefault(automaton.residue(longer), len(beginnings))
+            if after[byte] == len(beginnings):
+                beginnings.append(longer)
+        if len(beginnings) > MAX_BYTE_STATES or time.monotonic() > deadline:
             raise GrammarBudgetError(
                 f"it has more than {MAX_BYTE_STATES} states or takes more than {MAX_SECONDS:g} seconds to write out, "
                 "too much for the outlines backend; use the default one"
             )
-        beginning = stack.pop()
-        after: dict[int, Beginning] = {}
-        for byte in automaton.next_bytes(beginning):
-            longer = automaton.advance(beginning, bytes((byte,)))
-            assert longer is not None, "the byte may come next"
-            after[byte] = longer
-        table[beginning] = _ByteState(automaton.is_accepting(beginning), after)
-        stack.extend(longer for longer in dict.fromkeys(after.values()) if longer not in found)
-        found.update(dict.fromkeys(after.values()))
-    return {start: table[start], **table}
+        table.append(_ByteState(automaton.is_accepting(beginning), after))
+    return table
 
 
-def _check_same_language(index: Index, table: dict[Beginning, _ByteState]) -> None:
-    """Walk the table of outlines-core and the automaton side by side.
+def _check_same_language(index: Index, table: list[_ByteState]) -> None:
+    """Walk the table of outlines-core for single bytes and the automaton side by side.
+
+    If every byte that may come next is in the one where it is in the other, so is every token: outlines-core judges a
+    token by the states before and after its last byte.
 
     Raises:
         GrammarError: they differ after some bytes that both allow.
     """
     transitions = index.get_transitions()
-    pairs = [(index.get_initial_state(), next(iter(table)), b"")]
+    pairs = [(index.get_initial_state(), 0, b"")]
     seen = {pairs[0][:2]}
     while pairs:
-        index_state, beginning, data = pairs.pop()
-        expected = table[beginning]
-        after = {byte: state for byte, state in transitions.get(index_state, {}).items() if byte < _NUM_BYTES}
+        index_state, state, data = pairs.pop()
+        expected = table[state]
+        after = {byte: next_state for byte, next_state in transitions.get(index_state, {}).items() if byte < _NUM_BYTES}
         differing = after.keys() ^ expected.after.keys()
         if differing or index.is_final_state(index_state) != expected.is_accepting:
             raise _not_the_same(data, min(differing, default=None))
@@ -183,8 +187,8 @@ def _not_the_same(data: bytes, byte: int | None) -> GrammarError:
     shown = data.decode(errors="replace")
     what = "would not let the text end" if byte is None else f"leaves out texts that go on with byte 0x{byte:02x}"
     return GrammarError(
-        f"outlines-core {what} after {shown!r}: it takes the first alternative that fits, so it would produce only a "
-        "part of what the pattern allows. Reorder or rewrite the alternatives, or use the default backend"
+        f"outlines-core {what} after {shown!r}: it would produce only a part of what the pattern allows, because it "
+        "takes the first alternative that fits and often stops where a text may end. Use the default backend"
     )
 
 
