@@ -10,12 +10,21 @@ known without a search.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from threading import Lock
 
 from .regex.analysis import cheapest_char, shortest_members
-from .regex.char_sets import ALL_CHARS, CharSet, utf8_prefix_chars
+from .regex.char_sets import (
+    ALL_CHARS,
+    MAX_CODE_POINT,
+    UTF8_FIRST_CODES,
+    CharSet,
+    CodeRange,
+    utf8_len,
+    utf8_prefix_chars,
+)
 from .regex.syntax import EMPTY, Alternation, Concat, Literal, OneOf, Regex, Repeat
 
 _ACCEPTING = 0
@@ -128,6 +137,29 @@ class RegexAutomaton:
         char_sets = [_char_set(step.chars) for step in self._steps_of(beginning.states)]
         chars = CharSet.of_ranges(item for chars in char_sets for item in chars.ranges)
         return chars & utf8_prefix_chars(beginning.partial_char) if beginning.partial_char else chars
+
+    def next_bytes(self, beginning: Beginning) -> list[int]:
+        """The bytes that may come next, in ascending order."""
+        num_done = len(beginning.partial_char)
+        found: set[int] = set()
+        for first, last in _split_by_utf8_len(self.next_chars(beginning)):
+            found.update(range(chr(first).encode()[num_done], chr(last).encode()[num_done] + 1))
+        return sorted(found)
+
+    def residue(self, beginning: Beginning) -> Hashable:
+        """What may follow, in a form in which beginnings inside different characters are equal if they go on alike."""
+        if not beginning.partial_char:
+            return beginning.states
+        wished = utf8_prefix_chars(beginning.partial_char)
+        first = wished.ranges[0][0]
+        num_missing = utf8_len(chr(first)) - len(beginning.partial_char)
+        base = first >> 6 * num_missing << 6 * num_missing
+        ways = set()
+        for step in self._steps_of(beginning.states):
+            ranges = (_char_set(step.chars) & wished).ranges
+            if ranges:
+                ways.add((tuple((first - base, last - base) for first, last in ranges), step.next_states))
+        return num_missing, frozenset(ways)
 
     def shortest_ending(self, beginning: Beginning) -> bytes | None:
         """The fewest bytes that make the beginning a member; None where the spellable characters do not suffice.
@@ -291,6 +323,15 @@ def _entered(node: Regex, rest: int) -> _Pending:
 
 def _char_set(chars: CharSet | str) -> CharSet:
     return CharSet.of_text(chars) if isinstance(chars, str) else chars
+
+
+def _split_by_utf8_len(chars: CharSet) -> Iterable[CodeRange]:
+    """The ranges of a set, cut so that all characters of one have as many bytes."""
+    bounds = (*UTF8_FIRST_CODES, MAX_CODE_POINT + 1)
+    for first, last in chars.ranges:
+        for low, high in pairwise(bounds):
+            if first < high and last >= low:
+                yield max(first, low), min(last, high - 1)
 
 
 def _whole_char(data: bytes) -> str | None:

@@ -47,6 +47,17 @@ def test_every_beginning_of_a_member_can_be_ended(case: PatternCase) -> None:
             assert automaton.is_accepting(beginning) == (ending == b"")
 
 
+@pytest.mark.parametrize("case", PATTERNS[::4], ids=lambda case: case.name)
+def test_next_bytes_are_those_that_can_be_advanced_over(case: PatternCase) -> None:
+    automaton = automaton_of(case.pattern)
+    beginning = automaton.start()
+    for byte in case.members[0].encode()[:20]:
+        assert beginning is not None
+        advanced = [other for other in range(256) if automaton.advance(beginning, bytes([other])) is not None]
+        assert automaton.next_bytes(beginning) == advanced
+        beginning = automaton.advance(beginning, bytes([byte]))
+
+
 SMALL = [
     "a|ab",
     "(?:ab|c){2}a",
