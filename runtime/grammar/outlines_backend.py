@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from threading import Thread
 from typing import TypeVar
 
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 from outlines_core import Index, Vocabulary
 
 from ...grammar_spec import GrammarSpec
+from .endings import ending_of
 from .errors import GrammarBudgetError, GrammarError, GrammarVocabularyError
-from .regex import Regex, choices_regex, parse_regex
-from .regex.analysis import is_empty
+from .interface import Ending
 from .regex.emit import rust_text
-from .regex.syntax import Literal, concat
+from .regex.spec_regex import spec_regex
 from .regex_automaton import RegexAutomaton
 from .vocabulary import GrammarVocabulary, token_words
 
 _T = TypeVar("_T")
 
-MAX_SECONDS = 2.0
+MAX_SECONDS = 0.9
 MAX_BYTE_STATES = 2_000
 # States times tokens; outlines-core makes some 10 million a second.
 MAX_TABLE_WORK = 40_000_000
@@ -39,65 +39,46 @@ _NUM_BYTES = 256
 
 
 class OutlinesBackend:
-    """Compiles regular expressions and choices with outlines-core. Keeps the last vocabulary in its form."""
+    """Compiles regular expressions and choices with outlines-core."""
 
-    def __init__(self) -> None:
-        self._last: tuple[GrammarVocabulary, Vocabulary] | None = None
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self._vocabulary = vocabulary
+        token_ids: dict[bytes, list[int]] = {}
+        for token_id, spelling in enumerate(vocabulary.token_bytes):
+            if spelling:
+                token_ids.setdefault(spelling, []).append(token_id)
+        # The end token is the engine's business: here it is an id that no token has.
+        self._outlines_vocabulary = Vocabulary(vocabulary.vocab_size, token_ids)
 
-    @property
-    def name(self) -> str:
-        return "outlines"
-
-    def compile(self, spec: GrammarSpec, vocabulary: GrammarVocabulary) -> OutlinesGrammar:
+    def compile(self, spec: GrammarSpec) -> OutlinesGrammar:
         """Compile a regex or choices.
 
         Raises:
             GrammarError: of another kind; without a member; or one of which outlines-core would produce only some
                 members. The message names a text that it leaves out.
             UnsupportedRegexError: see parse_regex.
-            GrammarBudgetError: it takes more than two seconds or too many states.
+            GrammarBudgetError: it takes more than MAX_SECONDS or too many states.
             GrammarVocabularyError: the vocabulary lacks a token that it needs.
 
-        Cost: up to two seconds; a thread that outlines-core does not leave in time runs on in the background.
+        Cost: up to MAX_SECONDS; a thread that outlines-core does not leave in time runs on in the background.
         """
-        regex = _regex_of(spec)
-        if is_empty(regex):
-            raise GrammarError(f"no text at all matches {spec.source!r}")
+        if spec.kind not in ("regex", "choices"):
+            raise GrammarError(
+                f"grammar_backend='outlines' takes a regex or choices, not {spec.kind}: leave it out for the default"
+            )
+        regex = spec_regex(spec, self._vocabulary.spellable_chars)
+        vocab_size = self._vocabulary.vocab_size
         deadline = time.monotonic() + MAX_SECONDS
         text = rust_text(regex)
         table = _byte_table(RegexAutomaton(regex), deadline)
-        if len(table) * vocabulary.vocab_size > MAX_TABLE_WORK:
+        if len(table) * vocab_size > MAX_TABLE_WORK:
             raise GrammarBudgetError(
-                f"it has {len(table)} states, too many to go through {vocabulary.vocab_size} tokens for each; "
+                f"it has {len(table)} states, too many to go through {vocab_size} tokens for each; "
                 "use the default backend"
             )
         _check_same_language(_in_time(lambda: Index(text, _byte_vocabulary()), deadline), table)
-        outlines_vocabulary = self._outlines_vocabulary(vocabulary)
-        index = _in_time(lambda: Index(text, outlines_vocabulary), max(deadline, time.monotonic() + MAX_SECONDS))
-        return OutlinesGrammar(index, vocabulary.vocab_size)
-
-    def _outlines_vocabulary(self, vocabulary: GrammarVocabulary) -> Vocabulary:
-        last = self._last
-        if last is None or last[0] is not vocabulary:
-            token_ids: dict[bytes, list[int]] = {}
-            for token_id, spelling in enumerate(vocabulary.token_bytes):
-                if spelling:
-                    token_ids.setdefault(spelling, []).append(token_id)
-            # The end token is the engine's business: here it is an id that no token has.
-            last = self._last = vocabulary, Vocabulary(vocabulary.vocab_size, token_ids)
-        return last[1]
-
-
-def _regex_of(spec: GrammarSpec) -> Regex:
-    if spec.kind == "regex" and isinstance(spec.source, str):
-        regex = parse_regex(spec.source)
-    elif spec.kind == "choices":
-        regex = choices_regex(spec.source)
-    else:
-        raise GrammarError(
-            f"the outlines backend takes a regex or choices, not {spec.kind}; leave out backend= for the default one"
-        )
-    return concat([Literal(spec.prefix), regex])
+        index = _in_time(lambda: Index(text, self._outlines_vocabulary), deadline)
+        return OutlinesGrammar(index, spec, self._vocabulary)
 
 
 def _in_time(build: Callable[[], _T], deadline: float) -> _T:
@@ -195,9 +176,11 @@ def _not_the_same(data: bytes, byte: int | None) -> GrammarError:
 class OutlinesGrammar:
     """A table of states and the tokens each allows. Immutable but for a cache of masks."""
 
-    def __init__(self, index: Index, vocab_size: int) -> None:
+    def __init__(self, index: Index, spec: GrammarSpec, vocabulary: GrammarVocabulary) -> None:
         self._index = index
-        self._vocab_size = vocab_size
+        self._spec = spec
+        self._vocabulary = vocabulary
+        self._vocab_size = vocabulary.vocab_size
         self._num_transitions = sum(map(len, index.get_transitions().values()))
         self.mask = lru_cache(maxsize=_MAX_CACHED_MASKS)(self._new_mask)
 
@@ -208,6 +191,13 @@ class OutlinesGrammar:
 
     def new_state(self) -> OutlinesState:
         return OutlinesState(self, [self._index.get_initial_state()])
+
+    def ending(self) -> Ending:
+        return self._ending
+
+    @cached_property
+    def _ending(self) -> Ending:
+        return ending_of(self._spec, self._vocabulary)
 
     def next_state(self, state: int, token_id: int) -> int | None:
         """The state after a token, None where it is not allowed."""
@@ -244,6 +234,9 @@ class OutlinesState:
                 return num_accepted
             self._history.append(next_state)
         return len(token_ids)
+
+    def allows(self, token_id: int) -> bool:
+        return self._grammar.next_state(self._history[-1], token_id) is not None
 
     def rollback(self, num_tokens: int) -> None:
         assert 0 <= num_tokens < len(self._history), f"{num_tokens} tokens to take back of {len(self._history) - 1}"

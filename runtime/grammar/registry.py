@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from .backend import BackendFactory
 from .llguidance_backend import LlguidanceBackend
+from .outlines_backend import OutlinesBackend
 
 DEFAULT_BACKEND = "llguidance"
 
 GRAMMAR_BACKENDS: dict[str, BackendFactory] = {
     "llguidance": LlguidanceBackend,
+    "outlines": OutlinesBackend,
 }

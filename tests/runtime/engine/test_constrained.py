@@ -90,7 +90,7 @@ def test_what_is_forced_at_the_beginning_joins_the_prompt(generate):
 def test_forced_tokens_found_in_the_cache_are_no_prompt(make_engine, request_of, run):
     engine = make_engine(block_size=4)
     for request_id in "ab":
-        engine.add_request(request_of(request_id, PROMPT, regex="abcdefghijk[l-z]"))
+        engine.add_request(request_of(request_id, PROMPT, regex="abcdefghijk[l-z]", max_tokens=20))
         (output,) = run(engine).values()
     assert output.num_cached_tokens == len(PROMPT)
     assert engine.metrics.num_cached_tokens == len(PROMPT)
