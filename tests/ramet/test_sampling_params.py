@@ -82,6 +82,13 @@ WITH_BEAM_SEARCH = {
     "use_beam_search",
     "length_penalty",
     "early_stopping",
+    "regex",
+    "json_schema",
+    "ebnf",
+    "choices",
+    "json_whitespace",
+    "on_incomplete",
+    "grammar_backend",
 }
 
 
