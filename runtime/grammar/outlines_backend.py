@@ -63,6 +63,7 @@ class OutlinesBackend:
         regex = _regex_of(spec)
         if is_empty(regex):
             raise GrammarError(f"no text at all matches {spec.source!r}")
+        outlines_vocabulary = self._outlines_vocabulary(vocabulary)
         deadline = time.monotonic() + MAX_SECONDS
         text = rust_text(regex)
         table = _byte_table(RegexAutomaton(regex), deadline)
@@ -72,8 +73,7 @@ class OutlinesBackend:
                 "use the default backend"
             )
         _check_same_language(_in_time(lambda: Index(text, _byte_vocabulary()), deadline), table)
-        outlines_vocabulary = self._outlines_vocabulary(vocabulary)
-        index = _in_time(lambda: Index(text, outlines_vocabulary), max(deadline, time.monotonic() + MAX_SECONDS))
+        index = _in_time(lambda: Index(text, outlines_vocabulary), deadline)
         return OutlinesGrammar(index, vocabulary.vocab_size)
 
     def _outlines_vocabulary(self, vocabulary: GrammarVocabulary) -> Vocabulary:
@@ -116,7 +116,9 @@ def _in_time(build: Callable[[], _T], deadline: float) -> _T:
     if not results:
         raise GrammarBudgetError(f"outlines-core takes more than {MAX_SECONDS:g} seconds; use the default backend")
     if isinstance(results[0], Exception):
-        raise GrammarVocabularyError(f"outlines-core cannot build its table: {results[0]}") from results[0]
+        # outlines-core has one type of error; only its text tells a token that is missing from anything else.
+        error_type = GrammarVocabularyError if "vocabulary" in str(results[0]).lower() else GrammarError
+        raise error_type(f"outlines-core cannot build its table: {results[0]}") from results[0]
     return results[0]
 
 
