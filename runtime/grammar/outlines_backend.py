@@ -97,7 +97,9 @@ def _in_time(build: Callable[[], _T], deadline: float) -> _T:
     if not results:
         raise GrammarBudgetError(f"outlines-core takes more than {MAX_SECONDS:g} seconds; use the default backend")
     if isinstance(results[0], Exception):
-        raise GrammarVocabularyError(f"outlines-core cannot build its table: {results[0]}") from results[0]
+        # outlines-core has one type of error; only its text tells a token that is missing from anything else.
+        error_type = GrammarVocabularyError if "vocabulary" in str(results[0]).lower() else GrammarError
+        raise error_type(f"outlines-core cannot build its table: {results[0]}") from results[0]
     return results[0]
 
 

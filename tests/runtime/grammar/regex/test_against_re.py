@@ -38,7 +38,7 @@ def _compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 BODIES = st.recursive(_ATOMS, _compound, max_leaves=8)
 SOURCES = st.builds("{}{}".format, st.sampled_from(["", "", "(?i)", "(?a)", "(?s)", "(?ai)", "(?m)"]), BODIES)
 # Python's matcher backtracks: on nested loops its time is exponential in the length of the text.
-_MAX_TEXT_LEN = 8
+_MAX_TEXT_LEN = 6
 TEXTS = st.lists(st.text(CHARS, max_size=4), min_size=1, max_size=8)
 
 
