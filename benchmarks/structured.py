@@ -14,14 +14,15 @@ import argparse
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramet.runtime.grammar.char_automaton import CharAutomaton
-
 from ramet import LLM, SamplingParams
+from ramet.runtime.grammar.char_automaton import CharAutomaton
+from ramet.runtime.grammar.constrained_text import ConstrainedText
 from ramet.runtime.grammar.regex import parse_regex
 
 CHARACTER_REGEX = (
@@ -103,7 +104,7 @@ def replay_retokenising(llm: LLM, automaton: CharAutomaton, text: str) -> Replay
     token_ids: list[int] = []
     num_steps = num_extended = num_invalidated = position = 0
     while position < len(text):
-        num_forced = automaton.num_forced_chars(text[:position])
+        num_forced = len(automaton.forced_after(text[:position]))
         if num_forced:
             position += num_forced
             joint = encode(text[:position], is_text_start=False)
@@ -152,7 +153,7 @@ def jump_table(jumping: LLM, stepping: LLM, num_rounds: int) -> list[str]:
 
 
 def replay_lines(llm: LLM) -> list[str]:
-    automaton = CharAutomaton.of(parse_regex(CHARACTER_REGEX))
+    automaton = CharAutomaton(parse_regex(CHARACTER_REGEX))
     texts = [generate(llm, prompt, CONSTRAINTS["regex"]).text for prompt in PROMPTS]
     replays = [replay_retokenising(llm, automaton, text) for text in texts]
     means = [
@@ -169,40 +170,56 @@ def replay_lines(llm: LLM) -> list[str]:
     ]
 
 
+@contextmanager
+def timed(cls: type, names: Sequence[str]) -> Iterator[dict[str, float]]:
+    """Seconds spent in some methods of a class while the block runs."""
+    seconds = dict.fromkeys(names, 0.0)
+    originals = {name: vars(cls)[name] for name in names}
+
+    def clocked(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = originals[name](*args, **kwargs)
+            seconds[name] += time.perf_counter() - start
+            return result
+
+        return call
+
+    for name in names:
+        setattr(cls, name, clocked(name))
+    try:
+        yield seconds
+    finally:
+        for name, original in originals.items():
+            setattr(cls, name, original)
+
+
 def mask_lines(llm: LLM, num_rounds: int) -> list[str]:
-    """The same number of sequences, constrained and free."""
+    """What grammars cost in a step of many sequences, greedy and sampled."""
     prompts = [f"{PROMPTS[idx % len(PROMPTS)]}{idx}" for idx in range(BATCH_SIZE)]
-    constraint = {"json_schema": CHARACTER_SCHEMA}
-    free = SamplingParams(temperature=1.0, seed=1, max_tokens=40, ignore_eos=True)
-    bound = free.replace(ignore_eos=False, **constraint)
-    llm.generate(prompts, [free, bound] * (BATCH_SIZE // 2), use_tqdm=False)
-    measure = phases_of(llm, prompts)
-    rows = [(measure(free), measure(bound)) for _ in range(num_rounds)]
-    step, extra = (
-        statistics.median(values)
-        for values in (
-            [sum(plain.values()) for plain, _ in rows],
-            [masked["sample"] + masked["commit"] - plain["sample"] - plain["commit"] for plain, masked in rows],
+    lines = []
+    for temperature in (0.0, 1.0):
+        free = SamplingParams(temperature=temperature, seed=1, max_tokens=40, ignore_eos=True)
+        bound = free.replace(ignore_eos=False, json_schema=CHARACTER_SCHEMA)
+        llm.generate(prompts, bound, use_tqdm=False)
+        rows = []
+        for _ in range(num_rounds):
+            llm.generate(prompts, free, use_tqdm=False)
+            before = llm.metrics()
+            with timed(ConstrainedText, ("allowed", "allows", "advance")) as seconds:
+                llm.generate(prompts, bound, use_tqdm=False)
+            after = llm.metrics()
+            num_steps = after.num_steps - before.num_steps
+            step = (sum(after.phase_seconds.values()) - sum(before.phase_seconds.values())) / num_steps
+            masks = (seconds["allowed"] + seconds["allows"]) / num_steps
+            rows.append((masks / step, masks, seconds["advance"] / num_steps, step))
+        share, masks, advance, step = (statistics.median(column) for column in zip(*rows, strict=True))
+        lines.append(
+            f"Batch of {BATCH_SIZE}, temperature {temperature:g}: a constrained step takes {step * 1e3:.1f} ms, of which "
+            f"{masks * 1e3:.2f} ms ({share:.1%}) to know what is allowed and {advance * 1e3:.2f} ms to accept tokens and "
+            "find the forced ones."
         )
-    )
-    return [
-        f"Batch of {BATCH_SIZE}: a step takes {step * 1e3:.1f} ms free; masks and the states of grammars add "
-        f"{extra * 1e3:.2f} ms ({extra / step:.1%} of the step, {extra / BATCH_SIZE * 1e6:.0f} us a sequence)."
-    ]
-
-
-def phases_of(llm: LLM, prompts: list[str]) -> Callable[[SamplingParams], dict[str, float]]:
-    def measure(params: SamplingParams) -> dict[str, float]:
-        """Seconds a step in each phase."""
-        before = llm.metrics()
-        llm.generate(prompts, params, use_tqdm=False)
-        after = llm.metrics()
-        num_steps = after.num_steps - before.num_steps
-        return {
-            name: (seconds - before.phase_seconds[name]) / num_steps for name, seconds in after.phase_seconds.items()
-        }
-
-    return measure
+    return lines
 
 
 def main() -> None:
