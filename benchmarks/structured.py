@@ -215,9 +215,9 @@ def mask_lines(llm: LLM, num_rounds: int) -> list[str]:
             rows.append((masks / step, masks, seconds["advance"] / num_steps, step))
         share, masks, advance, step = (statistics.median(column) for column in zip(*rows, strict=True))
         lines.append(
-            f"Batch of {BATCH_SIZE}, temperature {temperature:g}: a constrained step takes {step * 1e3:.1f} ms, of which "
-            f"{masks * 1e3:.2f} ms ({share:.1%}) to know what is allowed and {advance * 1e3:.2f} ms to accept tokens and "
-            "find the forced ones."
+            f"Batch of {BATCH_SIZE}, temperature {temperature:g}: a constrained step takes {step * 1e3:.1f} ms, "
+            f"{masks * 1e3:.2f} ms ({share:.1%}) of it to know what is allowed, {advance * 1e3:.2f} ms to accept "
+            "tokens and to find the forced ones."
         )
     return lines
 

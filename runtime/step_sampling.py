@@ -104,6 +104,9 @@ class StepSampling:
                 alive.append(each)
                 rows.append(replace(each.sequence.sampling_row, allowed=allowed))
         for each, sampled in self._sample_rows(alive, rows, logits):
+            if sampled.error is None and not _is_acceptable(each.sequence, sampled.token_id):
+                samples[each.idx] = SampledToken(-1, error=DEAD_END)
+                continue
             samples[each.idx] = self._steered(each.sequence, sampled, logits[each.row : each.row + 1])
 
     def _sample_rows(
@@ -147,7 +150,9 @@ class StepSampling:
         (listing,) = self._sampler.logprobs(masked, [int(masked.argmax())], min(search.num_candidates, logits.shape[1]))
         ranked = sorted(listing.items(), key=lambda item: item[1].rank)
         beam.beam_candidates = [
-            (token_id, entry.logprob + share) for token_id, entry in ranked[: search.num_candidates]
+            (token_id, entry.logprob + share)
+            for token_id, entry in ranked[: search.num_candidates]
+            if _is_acceptable(beam, token_id)
         ]
         return None
 
@@ -158,6 +163,13 @@ def error_of(logits: Tensor) -> SampledToken | None:
         if not math.isfinite(peak):
             return SampledToken(-1, error=not_finite(peak))
     return None
+
+
+def _is_acceptable(sequence: Sequence, token_id: int) -> bool:
+    """Whether a token that was allowed can be accepted. A backend whose mask promises more than it takes, as where a
+    forced text cannot be spelled, is at a dead end."""
+    constraint = sequence.constraint
+    return constraint is None or constraint.ends_with(token_id) or constraint.allows(token_id, may_stop=True)
 
 
 def _unmasked_row(wanted: _Wanted) -> SamplingRow:

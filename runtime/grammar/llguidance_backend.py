@@ -21,6 +21,7 @@ from .interface import Ending, GrammarState
 from .llguidance_source import llguidance_source
 from .vocabulary import GrammarVocabulary
 
+_MAX_ENDING_TOKENS = 4_000
 _STATE_BYTES = 64 * 1024
 _BYTES_PER_SOURCE_BYTE = 64
 """A compiled grammar takes some 40 kB, and as much again for every kB of its source, before it is used (measured)."""
@@ -153,6 +154,8 @@ def _try_out(grammar: LlguidanceGrammar, spec: GrammarSpec) -> None:
     state = grammar.new_state()
     words = np.empty_like(grammar._vocabulary.text_token_words)
     state.fill_mask(words)
+    if state.error == "NoExtensionBias":
+        raise GrammarError(f"{spec.kind} cannot be enforced: no text satisfies it")
     if state.error is not None:
         raise GrammarBudgetError(f"{spec.kind} is too complex: {state.error}")
     if not state.is_accepting and not words.any():
@@ -160,6 +163,11 @@ def _try_out(grammar: LlguidanceGrammar, spec: GrammarSpec) -> None:
             f"{spec.kind} cannot be enforced: no token of this model's vocabulary begins a text that it allows"
         )
     state.forced_tokens()
+    if spec.kind == "ebnf" and grammar.ending().tokens(grammar.new_state(), _MAX_ENDING_TOKENS) is None:
+        raise GrammarError(
+            "ebnf cannot be enforced: no text was found that satisfies it. Does every rule lead to an end, in characters "
+            "that this model's vocabulary can spell?"
+        )
 
 
 def _first_line(message: str) -> str:

@@ -19,6 +19,18 @@ from ramet.runtime.request import Request
 from ramet.sampling_params import SamplingParams
 
 NUM_ARRIVAL_STEPS = 250
+CONSTRAINTS: list[dict[str, Any]] = [
+    {"regex": "[a-z]{3,}"},
+    {"regex": "(abc|abd)+[0-9]{2,6}(END)?"},
+    {"regex": "x{3,30}y"},
+    {"choices": ["yes", "no", "not", "A", "zz"]},
+    {
+        "json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}',
+        "json_whitespace": "compact",
+    },
+    {"ebnf": 'root ::= "(" root ")" | [a-f]+'},
+    {"regex": "[ab]{2}(cd|ce)*", "grammar_backend": "outlines"},
+]
 
 
 class Life:
@@ -41,6 +53,7 @@ class Life:
             "batching": choose(["continuous"] * 3 + ["prefill-first", "request-level"]),
             "reserve": choose(["estimate", "max", "none"]),
             "overlap_schedule": choose([True, False]),
+            "jump_forward": choose([True, False]),
             "max_num_batched_tokens": choose([1, 4, 9, 24, 64, 512]),
             "max_num_seqs": choose([1, 4, 6, 256]),
             "max_num_logit_rows": choose([4, 16, 512]),
@@ -59,11 +72,10 @@ class Life:
             request_id,
             prompt,
             max_tokens=rng.randrange(1, min(num_slots - len(prompt), 40) + 1),
-            ignore_eos=rng.random() < 0.3,
             priority=rng.randrange(3),
             cache_namespace=rng.choice([None, None, "other"]),
             shared_prefix_len=rng.randrange(len(prompt) + 1),
-            **self._sampling(),
+            **self._constrained({"ignore_eos": rng.random() < 0.3} | self._sampling()),
         )
         if rng.random() < 0.2:
             request = self._scoring(request, num_slots)
@@ -95,6 +107,16 @@ class Life:
             "logprobs": rng.choice([None, 1]),
         }
         return fields | {"one": {}, "several": {"n": rng.choice([2, 4])}, "best": {"n": 2, "best_of": 4}}[kind]
+
+    def _constrained(self, fields: dict[str, Any]) -> dict[str, Any]:
+        rng = self.random
+        if rng.random() < 0.6:
+            return fields
+        fields |= rng.choice(CONSTRAINTS)
+        if "use_beam_search" in fields:
+            return fields | {"ignore_eos": False}
+        ways = ["return", "return", "raise"] if fields["stop"] else ["return", "raise", "close"]
+        return fields | {"on_incomplete": rng.choice(ways)}
 
     def disturb(self, engine: Engine, alive: dict[str, Request]) -> None:
         dice = self.random.random()
