@@ -193,7 +193,9 @@ def _checked_gen(
     **options: Any,
 ) -> Expression:
     """The gen of these arguments; `options` are fields of SamplingParams, None where they were not given."""
-    given = {key: _frozen(value) for key, value in options.items() if value is not None}
+    given = {
+        key: value if key == "json_schema" else _frozen(value) for key, value in options.items() if value is not None
+    }
     if dtype is not None:
         given["regex"] = dtype_pattern(dtype, given)
     params = SamplingParams(**{"max_tokens": None, **given})

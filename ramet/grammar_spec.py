@@ -62,11 +62,14 @@ class GrammarSpec:
 def schema_text(schema: object) -> str:
     """A JSON schema, given as a dict, a bool, JSON text or a JsonModel class, as JSON text. Key order is kept.
 
+    A model says all that it takes, so the objects of its schema have no properties but those it names, unless it says
+    otherwise (pydantic's extra="allow").
+
     Raises:
         InvalidGrammarSpecError: none of these, or not JSON.
     """
     if isinstance(schema, type) and isinstance(schema, JsonModel):
-        schema = schema.model_json_schema()
+        schema = _closed(schema.model_json_schema())
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -80,6 +83,28 @@ def schema_text(schema: object) -> str:
         return json.dumps(schema if isinstance(schema, bool) else dict(schema), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidGrammarSpecError(f"json_schema cannot be written as JSON: {error}") from error
+
+
+_SCHEMAS_BY_NAME = ("properties", "$defs", "patternProperties")
+_SCHEMA_LISTS = ("anyOf", "oneOf", "prefixItems")
+_SCHEMAS = ("items", "additionalProperties")
+
+
+def _closed(schema: Any) -> Any:
+    """The schema with additionalProperties false in every object that names properties and does not speak of others."""
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for key, value in schema.items():
+        if key in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            closed[key] = {name: _closed(item) for name, item in value.items()}
+        elif key in _SCHEMA_LISTS and isinstance(value, list):
+            closed[key] = [_closed(item) for item in value]
+        elif key in _SCHEMAS:
+            closed[key] = _closed(value)
+    if "properties" in schema and "allOf" not in schema:
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def choices_tuple(choices: object) -> tuple[str, ...]:

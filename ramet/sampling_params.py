@@ -7,6 +7,7 @@ so a bad one is reported where the user wrote it and never reaches the engine.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as _replace
@@ -267,7 +268,8 @@ class SamplingParams:
         for name in ("regex", "ebnf"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                _fail(name, value, "it must be a non-empty string")
+                hint = "; of a compiled one give the .pattern" if isinstance(value, re.Pattern) else ""
+                _fail(name, value, f"it must be a non-empty string{hint}")
         if self.json_whitespace not in ("fixed", "compact", "flexible"):
             _fail("json_whitespace", self.json_whitespace, "it must be 'fixed', 'compact' or 'flexible'")
         if self.on_incomplete not in ("return", "raise", "close"):

@@ -44,7 +44,7 @@ from .scheduler import Scheduler
 from .sequence import Sequence, SequenceStatus
 from .sequence_factory import SequenceFactory
 from .step_launcher import InFlightStep, StepLauncher
-from .step_sampling import DEAD_END, StepSampling, error_of
+from .step_sampling import StepSampling, error_of
 from .tokenizer import Tokenizer
 from .trace.recorder import TraceRecorder
 
@@ -104,9 +104,9 @@ class Engine:
             max_num_seqs=min(config.max_num_seqs, config.max_num_batched_tokens, config.max_num_logit_rows),
             max_num_batched_tokens=None if config.enable_chunked_prefill else config.max_num_batched_tokens,
         )
-        grammars = GrammarCompiler(GrammarVocabulary(tokenizer, runner.vocab_size))
-        self._preparer = RequestPreparer(self.limits, grammars)
-        self._sequences = SequenceFactory(tokenizer, grammars.vocabulary, self.limits, config)
+        self._grammars = GrammarCompiler(GrammarVocabulary(tokenizer, runner.vocab_size))
+        self._preparer = RequestPreparer(self.limits, self._grammars)
+        self._sequences = SequenceFactory(tokenizer, self._grammars.vocabulary, self.limits, config)
         self._launcher = StepLauncher(runner, is_overlapping=bool(config.overlap_schedule))
         self._in_flight: InFlightStep | None = None
         self._recorders: tuple[TraceRecorder, ...] = ()
@@ -188,6 +188,7 @@ class Engine:
     def close(self) -> None:
         """Wait for the step in flight, if there is one, and end its thread. The engine must not be used any more."""
         self._launcher.close()
+        self._grammars.close()
 
     def _record(self, results: StepResults) -> None:
         if results.step is not None and results.step.recorders:
@@ -355,7 +356,11 @@ class Engine:
             if token_id in sequence.request.sampling_params.stop_ids:
                 sequence.stop_reason = token_id
         elif constraint is not None:
-            forced = constraint.advance(token_id, sequence.num_remaining_tokens)
+            accepted = constraint.advance(token_id, sequence.num_remaining_tokens)
+            if accepted is None:
+                self.scheduler.remove(sequence)
+                return AcceptedTokens(sequence, state, error=constraint.dead_end)
+            forced = accepted
         self._append_forced(sequence, forced)
         self.metrics.num_generated_tokens += 1
         if sequence.finish_reason is not None:
@@ -381,5 +386,6 @@ class Engine:
         if not is_over:
             return []
         assert state.beam_search is not None
-        error = None if state.beam_search.hypotheses else DEAD_END
+        constraint = state.sequences[0].constraint
+        error = None if constraint is None or state.beam_search.hypotheses else constraint.dead_end
         return [AcceptedTokens(state.sequences[0], state, error=error)]

@@ -97,6 +97,19 @@ class OutputProcessor:
         error = RequestFailedError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
         return self.give_up(self._requests[request_id], FinishReason.ERROR, error)
 
+    def _fail_incomplete(self, sequence: Sequence, cut: CompletionOutput) -> list[OutputChunk]:
+        """A text that must be complete is not."""
+        params = sequence.request.sampling_params
+        if isinstance(cut.stop_reason, str):
+            reason = (
+                f"the stop string {cut.stop_reason!r} cut its text off; leave it out, or take on_incomplete='return'"
+            )
+        else:
+            limit = "the context limit" if params.max_tokens is None else f"max_tokens={params.max_tokens}"
+            reason = f"{limit} cut its text off: raise it, or take on_incomplete='close' or 'return'"
+        sequence.finish_reason = None
+        return self._fail(sequence, f"{reason}. The text is {cut.text!r:.200}")
+
     def _publish(self, tokens: AcceptedTokens, now: float) -> list[OutputChunk]:
         sequence, state = tokens.sequence, tokens.state
         if state.metrics.first_token_time is None:
@@ -106,10 +119,8 @@ class OutputProcessor:
         output = None
         if sequence.finish_reason is not None:
             text += sequence.detokenizer.finish(drops_unfinished=sequence.constraint is not None)
-            if self._must_be_complete(sequence) and not self._is_complete(sequence):
-                reason = _incomplete(sequence)
-                sequence.finish_reason = None
-                return self._fail(sequence, reason)
+            if not state.is_ranked and _must_be_complete(state) and not self._is_complete(sequence):
+                return self._fail_incomplete(sequence, self._completion(sequence))
             state.num_open -= 1
             if state.num_open == 0 and state.is_ranked:
                 return self._finish_ranked(state, now)
@@ -149,13 +160,12 @@ class OutputProcessor:
                 return text, token_ids[: idx + 1]
         return text, token_ids
 
-    def _must_be_complete(self, sequence: Sequence) -> bool:
-        return sequence.constraint is not None and sequence.request.sampling_params.on_incomplete == "raise"
-
     def _is_complete(self, sequence: Sequence) -> bool | None:
         """Whether the text satisfies its constraint; None without one."""
         if sequence.constraint is None:
             return None
+        if sequence.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            return False
         if sequence.detokenizer.stop_string is None:
             return sequence.constraint.is_complete
         text = sequence.request.healed_text + sequence.detokenizer.text
@@ -205,6 +215,9 @@ class OutputProcessor:
             completions.sort(key=lambda completion: -(completion.cumulative_logprob or 0.0))  # stable: ties by sample
         best = [replace(each, index=idx) for idx, each in enumerate(completions[: state.request.sampling_params.n])]
         assert best, "a search always finds something, and who samples has samples"
+        cut = next((each for each in best if each.complete is False), None)
+        if cut is not None and _must_be_complete(state):
+            return self._fail_incomplete(state.sequences[0], cut)
         output = self._finish(state, best, now)
         return [
             OutputChunk(
@@ -263,9 +276,5 @@ class OutputProcessor:
         )
 
 
-def _incomplete(sequence: Sequence) -> str:
-    text = sequence.detokenizer.text
-    return (
-        f"its text was cut off before it satisfied the constraint (finish_reason {sequence.finish_reason}): raise "
-        f"max_tokens={sequence.max_tokens}, or take on_incomplete='return' or 'close'; the text is {text!r:.200}"
-    )
+def _must_be_complete(state: RequestState) -> bool:
+    return state.request.sampling_params.on_incomplete == "raise"

@@ -37,7 +37,8 @@ class RequestPreparer:
         if spec is None or request.grammar is not None:
             return request
         vocabulary = self._grammars.vocabulary
-        num_healed, text = healed_prefix(request.prompt_token_ids, request.num_healable_tokens, vocabulary)
+        num_healable = 0 if spec.kind == "ebnf" else request.num_healable_tokens
+        num_healed, text = healed_prefix(request.prompt_token_ids, num_healable, vocabulary)
         grammar = self._grammars.compile(replace(spec, prefix=text) if num_healed else spec)
         num_kept = len(request.prompt_token_ids) - num_healed
         request = replace(
@@ -58,6 +59,6 @@ class RequestPreparer:
         params, max_tokens = request.sampling_params, self._limits.max_tokens(request)
         if grammar.ending().tokens(grammar.new_state(), max_tokens) is None:
             raise GrammarError(
-                f"on_incomplete={params.on_incomplete!r} is refused: no text that satisfies the constraint fits in "
-                f"{max_tokens} tokens. Raise max_tokens, or take on_incomplete='return'"
+                f"no text was found that satisfies the constraint within {max_tokens - request.num_healed_tokens} "
+                f"tokens: raise max_tokens, or take on_incomplete='return' instead of {params.on_incomplete!r}"
             )

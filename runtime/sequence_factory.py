@@ -75,7 +75,7 @@ class SequenceFactory:
             params.stop_strings,
             skip_special_tokens=params.skip_special_tokens,
             include_stop_str_in_output=params.include_stop_str_in_output,
-            min_tokens=params.min_tokens,
+            min_tokens=params.min_tokens + request.num_healed_tokens,
             num_skipped_chars=len(request.healed_text),
         )
 
@@ -113,8 +113,9 @@ class SequenceFactory:
         if request.grammar is None:
             return None
         params = request.sampling_params
-        # Beams advance one token at a time, and a token that is reported with its logprob needs a row of logits.
-        has_row_per_token = params.use_beam_search or params.is_best_of or params.logprobs is not None
+        # Beams advance one token at a time, and what is reported with its logprob needs a row of logits.
+        wants_rows = params.logprobs is not None or params.prompt_logprobs is not None or params.is_best_of
+        has_row_per_token = wants_rows or params.use_beam_search
         return ConstrainedText(
             request.grammar,
             self._vocabulary,

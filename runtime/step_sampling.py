@@ -15,8 +15,6 @@ from .request_state import RequestState
 from .sampler import SampledToken, Sampler, SamplingRow, allowed_mask, not_finite
 from .sequence import Sequence
 
-DEAD_END = "its constraint is at a dead end: the text is not complete, and no token of this vocabulary may come next"
-
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
@@ -32,7 +30,8 @@ class _Wanted:
 
     @property
     def may_stop(self) -> bool:
-        return self.sequence.num_output_tokens >= self.sequence.request.sampling_params.min_tokens
+        request = self.sequence.request
+        return self.sequence.num_output_tokens >= request.sampling_params.min_tokens + request.num_healed_tokens
 
     @property
     def can_go_without_mask(self) -> bool:
@@ -96,17 +95,15 @@ class StepSampling:
         """Fill in the tokens of constrained sequences, from the allowed ones."""
         alive, rows = [], []
         for each in wanted:
-            assert each.sequence.constraint is not None
-            allowed = each.sequence.constraint.allowed(may_stop=each.may_stop)
+            constraint = each.sequence.constraint
+            assert constraint is not None
+            allowed = constraint.allowed(may_stop=each.may_stop)
             if allowed is None:
-                samples[each.idx] = SampledToken(-1, error=DEAD_END)
+                samples[each.idx] = SampledToken(-1, error=constraint.dead_end)
             else:
                 alive.append(each)
                 rows.append(replace(each.sequence.sampling_row, allowed=allowed))
         for each, sampled in self._sample_rows(alive, rows, logits):
-            if sampled.error is None and not _is_acceptable(each.sequence, sampled.token_id):
-                samples[each.idx] = SampledToken(-1, error=DEAD_END)
-                continue
             samples[each.idx] = self._steered(each.sequence, sampled, logits[each.row : each.row + 1])
 
     def _sample_rows(
@@ -165,11 +162,11 @@ def error_of(logits: Tensor) -> SampledToken | None:
     return None
 
 
-def _is_acceptable(sequence: Sequence, token_id: int) -> bool:
-    """Whether a token that was allowed can be accepted. A backend whose mask promises more than it takes, as where a
-    forced text cannot be spelled, is at a dead end."""
-    constraint = sequence.constraint
-    return constraint is None or constraint.ends_with(token_id) or constraint.allows(token_id, may_stop=True)
+def _is_acceptable(beam: Sequence, token_id: int) -> bool:
+    """Whether a token that a mask allows would be accepted; a backend's mask may promise more than it takes, as where a
+    forced text cannot be spelled."""
+    constraint = beam.constraint
+    return constraint is None or constraint.ends_with(token_id) or constraint.would_accept(token_id)
 
 
 def _unmasked_row(wanted: _Wanted) -> SamplingRow:

@@ -8,6 +8,7 @@ as what was compiled.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -20,10 +21,11 @@ from .registry import DEFAULT_BACKEND, GRAMMAR_BACKENDS
 from .vocabulary import GrammarVocabulary
 
 MAX_COMPILE_S = 1.0
-MAX_OVERDUE = 4
+MAX_OVERDUE = 8
 """Compilations that have run out of time and still run. With so many, new grammars are refused until one is through."""
 
 _REFUSAL_BYTES = 1024
+_MAX_CLOSING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class GrammarCompiler:
         self._num_bytes = 0
         self._running: dict[GrammarSpec, Future[_Entry]] = {}
         self._overdue: set[GrammarSpec] = set()
+        self._threads: set[threading.Thread] = set()
 
     @property
     def num_cached(self) -> int:
@@ -84,6 +87,9 @@ class GrammarCompiler:
                 return entry.result()
         backend = self._backend(name)
         with self._lock:
+            entry = self._entries.get(spec)
+            if entry is not None:  # compiled meanwhile
+                return entry.result()
             future = self._running.get(spec) or self._start(spec, backend)
         try:
             return future.result(MAX_COMPILE_S).result()
@@ -95,6 +101,13 @@ class GrammarCompiler:
                 f"{spec.kind} takes more than {MAX_COMPILE_S:g} s to compile: make it smaller (fewer alternatives, "
                 "shorter repetitions), or try again later if this machine is busy"
             ) from None
+
+    def close(self) -> None:
+        """Wait for what is still being compiled, a few seconds at most: a thread that is inside a library when the
+        interpreter goes away takes the process down with it."""
+        deadline = time.monotonic() + _MAX_CLOSING_S
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _backend(self, name: str) -> GrammarBackend:
         if name not in GRAMMAR_BACKENDS:
@@ -112,7 +125,9 @@ class GrammarCompiler:
             )
         future: Future[_Entry] = Future()
         self._running[spec] = future
-        threading.Thread(target=self._run, args=(spec, backend, future), name="ramet-grammar", daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(spec, backend, future), name="ramet-grammar", daemon=True)
+        self._threads.add(thread)
+        thread.start()
         return future
 
     def _run(self, spec: GrammarSpec, backend: GrammarBackend, future: Future[_Entry]) -> None:
@@ -129,6 +144,7 @@ class GrammarCompiler:
             del self._running[spec]
             self._overdue.discard(spec)
             self._keep(spec, entry)
+            self._threads.discard(threading.current_thread())
         future.set_result(entry)
 
     def _keep(self, spec: GrammarSpec, entry: _Entry) -> None:

@@ -106,6 +106,10 @@ class ConstrainedText:
             return may_stop
         return self._state.allows(token_id)
 
+    def would_accept(self, token_id: int) -> bool:
+        """Whether `advance` would accept it: tried on a fork."""
+        return self._state.fork().try_accept((token_id,)) == 1
+
     def ends_with(self, token_id: int) -> bool:
         """Whether this token, coming next, ends the text and is no part of it."""
         return self._state.is_accepting and (token_id in self._stop_token_ids or token_id in self._eos_token_ids)
@@ -116,13 +120,15 @@ class ConstrainedText:
             self._known_ending = self._ending.tokens(self._state, max_tokens)
         return self._jump(max_tokens)
 
-    def advance(self, token_id: int, max_tokens: int) -> list[int]:
+    def advance(self, token_id: int, max_tokens: int) -> list[int] | None:
         """Accept a token that `allowed` allows and that is no stop token.
 
         Returns:
-            The forced tokens after it, at most `max_tokens`; they are accepted too.
+            The forced tokens after it, at most `max_tokens`; they are accepted too. None if the token is not accepted,
+            because a limit of the grammar's backend was hit (`dead_end` tells).
         """
-        self._accept([token_id])
+        if self._accept([token_id]) == 0:
+            return None
         self._known_ending, self._ending_after = self._ending_after, None
         return self._jump(max_tokens)
 
@@ -150,6 +156,15 @@ class ConstrainedText:
         self._ending_after = ending[1:]
         return ending[0]
 
+    @property
+    def dead_end(self) -> str:
+        """Why the text can neither end nor go on, where that is so."""
+        if self._state.error is not None:
+            return f"its constraint is too complex to go on with: {self._state.error}"
+        return (
+            "its constraint is at a dead end: the text is not complete, and no token of this vocabulary may come next"
+        )
+
     def is_member(self, token_ids: Sequence[int]) -> bool:
         """Whether these tokens, from the beginning, spell a complete text."""
         state = self._grammar.new_state()
@@ -161,8 +176,8 @@ class ConstrainedText:
         forced = self._state.forced_tokens()[:max_tokens]
         if forced and self._ending is not None and not self._can_end_behind(forced, max_tokens - len(forced)):
             return []
-        self._accept(forced)
-        return forced
+        num_accepted = self._accept(forced)
+        return forced[:num_accepted]
 
     def _can_end_behind(self, forced: list[int], max_tokens: int) -> bool:
         """Whether the text could end in time after some forced tokens; the known ending may spell them in fewer.
@@ -184,9 +199,9 @@ class ConstrainedText:
         self._known_ending = ending_behind
         return True
 
-    def _accept(self, token_ids: list[int]) -> None:
+    def _accept(self, token_ids: list[int]) -> int:
         num_accepted = self._state.try_accept(token_ids)
-        assert num_accepted == len(token_ids), f"token {token_ids[num_accepted]} is not allowed here"
         if self._ending is not None:
-            for token_id in token_ids:
+            for token_id in token_ids[:num_accepted]:
                 self._ending = self._ending.after(token_id)
+        return num_accepted

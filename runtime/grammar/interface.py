@@ -52,6 +52,11 @@ class GrammarState(Protocol):
         ...
 
     @property
+    def error(self) -> str | None:
+        """Which limit of the backend was hit, if one was: then nothing is allowed any more."""
+        ...
+
+    @property
     def is_accepting(self) -> bool:
         """The text so far is complete; it may still be allowed to go on."""
         ...

@@ -21,7 +21,9 @@ from .interface import Ending, GrammarState
 from .llguidance_source import llguidance_source
 from .vocabulary import GrammarVocabulary
 
+_MAX_FORCED_TOKENS = 1_000
 _MAX_ENDING_TOKENS = 4_000
+_LIMITS = LLParserLimits(max_items_in_row=10_000, step_max_items=100_000, verbose_errors=False)
 _STATE_BYTES = 64 * 1024
 _BYTES_PER_SOURCE_BYTE = 64
 """A compiled grammar takes some 40 kB, and as much again for every kB of its source, before it is used (measured)."""
@@ -43,45 +45,60 @@ class LlguidanceBackend:
     def compile(self, spec: GrammarSpec) -> LlguidanceGrammar:
         """See `GrammarBackend.compile`."""
         source = llguidance_source(spec, self._spellable)
-        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
-        if matcher.is_error():
-            raise GrammarError(f"{spec.kind} cannot be enforced: {_first_line(matcher.get_error())}")
-        grammar = LlguidanceGrammar(matcher, spec, self._vocabulary, len(source))
+        grammar = LlguidanceGrammar(self._tokenizer, source, spec, self._vocabulary)
         _try_out(grammar, spec)
         return grammar
 
 
 class LlguidanceGrammar:
-    """A compiled grammar: a matcher at its beginning, which states are copied from."""
+    """A compiled grammar: a matcher at its beginning, which states are copied from.
 
-    def __init__(
-        self, matcher: LLMatcher, spec: GrammarSpec, vocabulary: GrammarVocabulary, num_source_chars: int
-    ) -> None:
-        self._matcher = matcher
+    Copies share a lexer. When a state drives that into one of its limits, all copies are lost, and states made from
+    then on get a new one.
+    """
+
+    def __init__(self, tokenizer: LLTokenizer, source: str, spec: GrammarSpec, vocabulary: GrammarVocabulary) -> None:
+        self.num_bytes = _STATE_BYTES + _BYTES_PER_SOURCE_BYTE * len(source)
+        self._tokenizer = tokenizer
+        self._source = source
         self._spec = spec
-        self._vocabulary = vocabulary
-        self.num_bytes = _STATE_BYTES + _BYTES_PER_SOURCE_BYTE * num_source_chars
+        self.vocabulary = vocabulary
+        self._is_lexer_lost = False
+        self._matcher = self._new_matcher()
 
     def new_state(self) -> LlguidanceState:
-        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary)
+        if self._is_lexer_lost:
+            self._matcher, self._is_lexer_lost = self._new_matcher(), False
+        return LlguidanceState(self._matcher.deep_copy(), self)
+
+    def on_error(self, message: str) -> None:
+        """A state hit a limit."""
+        self._is_lexer_lost |= "lexer" in message
 
     def ending(self) -> Ending:
         return self._ending
 
     @cached_property
     def _ending(self) -> Ending:
-        return ending_of(self._spec, self._vocabulary)
+        return ending_of(self._spec, self.vocabulary)
+
+    def _new_matcher(self) -> LLMatcher:
+        matcher = LLMatcher(self._tokenizer, self._source, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise GrammarError(f"{self._spec.kind} cannot be enforced: {_summary(matcher.get_error())}")
+        return matcher
 
 
 class LlguidanceState:
     """A matcher. Copying one takes some 10 us, a mask some 60 us."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+    def __init__(self, matcher: LLMatcher, grammar: LlguidanceGrammar) -> None:
         self._matcher = matcher
-        self._vocabulary = vocabulary
+        self._grammar = grammar
+        self._vocabulary = grammar.vocabulary
 
     def fork(self) -> GrammarState:
-        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary)
+        return LlguidanceState(self._matcher.deep_copy(), self._grammar)
 
     def try_accept(self, token_ids: Sequence[int]) -> int:
         """See `GrammarState.try_accept`. Special tokens are never accepted, though llguidance takes its own EOS."""
@@ -89,7 +106,9 @@ class LlguidanceState:
         text_len = next((idx for idx, token_id in enumerate(token_ids) if not spellings[token_id]), len(token_ids))
         if self._matcher.is_stopped():
             return 0
-        return self._matcher.try_consume_tokens(list(token_ids[:text_len]))
+        num_accepted = self._matcher.try_consume_tokens(list(token_ids[:text_len]))
+        self._report_error()
+        return num_accepted
 
     def allows(self, token_id: int) -> bool:
         if not self._vocabulary.token_bytes[token_id] or self._matcher.is_stopped():
@@ -108,15 +127,24 @@ class LlguidanceState:
             return
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         words &= self._vocabulary.text_token_words
-        if self._matcher.is_error():
+        if self._report_error():
             words.fill(0)
+
+    def _report_error(self) -> bool:
+        if not self._matcher.is_error():
+            return False
+        self._grammar.on_error(self._matcher.get_error())
+        return True
 
     def forced_tokens(self) -> list[int]:
         if self._matcher.is_accepting():
             return []
-        tokens = self._matcher.compute_ff_tokens()
+        # On a copy: what is forced may have no end, and then the copy hits a limit and is lost.
+        matcher = self._matcher.deep_copy()
+        tokens = matcher.compute_ff_tokens()[:_MAX_FORCED_TOKENS]
         # Text that the vocabulary cannot spell has no tokens: what is left of it would be something else.
-        return tokens[: self._matcher.validate_tokens(tokens)] if tokens else []
+        num_valid = matcher.try_consume_tokens(tokens) if tokens and not matcher.is_error() else 0
+        return [] if matcher.is_error() else tokens[:num_valid]
 
     @property
     def is_accepting(self) -> bool:
@@ -128,8 +156,8 @@ class LlguidanceState:
 
     @property
     def error(self) -> str | None:
-        """Why nothing is allowed any more, if a limit of the parser was hit."""
-        return _first_line(self._matcher.get_error()) if self._matcher.is_error() else None
+        message = _summary(self._matcher.get_error()) if self._matcher.is_error() else ""
+        return None if message in ("", "NoExtensionBias") else message  # the latter is no limit but a dead end
 
 
 class _Vocabulary:
@@ -152,23 +180,22 @@ class _Vocabulary:
 def _try_out(grammar: LlguidanceGrammar, spec: GrammarSpec) -> None:
     """The first step of a grammar shows whether it is empty, or too large for the parser's limits."""
     state = grammar.new_state()
-    words = np.empty_like(grammar._vocabulary.text_token_words)
+    words = np.empty_like(grammar.vocabulary.text_token_words)
     state.fill_mask(words)
-    if state.error == "NoExtensionBias":
-        raise GrammarError(f"{spec.kind} cannot be enforced: no text satisfies it")
     if state.error is not None:
         raise GrammarBudgetError(f"{spec.kind} is too complex: {state.error}")
     if not state.is_accepting and not words.any():
         raise GrammarVocabularyError(
-            f"{spec.kind} cannot be enforced: no token of this model's vocabulary begins a text that it allows"
+            f"{spec.kind} cannot be enforced: no text satisfies it, or none that this model's vocabulary can spell"
         )
     state.forced_tokens()
     if spec.kind == "ebnf" and grammar.ending().tokens(grammar.new_state(), _MAX_ENDING_TOKENS) is None:
         raise GrammarError(
-            "ebnf cannot be enforced: no text was found that satisfies it. Does every rule lead to an end, in characters "
-            "that this model's vocabulary can spell?"
+            "ebnf cannot be enforced: no text was found that satisfies it. Does every rule lead to an end, in "
+            "characters that this model's vocabulary can spell?"
         )
 
 
-def _first_line(message: str) -> str:
-    return message.strip().split("\n", 1)[0]
+def _summary(message: str) -> str:
+    """An error of llguidance in one line."""
+    return " ".join(message.replace("<non-verbose/>", "").split())[:300]

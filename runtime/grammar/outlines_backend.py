@@ -264,6 +264,10 @@ class OutlinesState:
         return forced
 
     @property
+    def error(self) -> str | None:
+        return None
+
+    @property
     def is_accepting(self) -> bool:
         return self._grammar.is_final(self._history[-1])
 

@@ -11,7 +11,7 @@ can be.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,15 +55,19 @@ def shortest_ending(
     if max_tokens <= 0:
         return None
     search = _Search(vocabulary, MAX_PLACES)
-    path = search.greedy(_Place.reached(state.fork(), b"", vocabulary), max(max_tokens * MAX_TOKEN_BYTES, MIN_BYTES))
+    start = _Place.reached(state.fork(), b"", vocabulary)
+    path = search.greedy(start, max(max_tokens * MAX_TOKEN_BYTES, MIN_BYTES))
+    if path is None:
+        search.num_places_left = MAX_PLACES
+        path = search.breadth_first(start)
     if path is None:
         return None
     tokens = search.tokens_of(state, path)
     if is_any_enough and tokens is not None and len(tokens) <= max_tokens:
         return tokens
     search.num_places_left = MAX_DETOUR_PLACES
-    for start in range(len(path)):
-        for way in search.detours(path, start):
+    for idx in range(len(path)):
+        for way in search.detours(path, idx):
             shorter = search.tokens_of(state, way)
             if shorter is not None and (tokens is None or len(shorter) < len(tokens)):
                 path, tokens = way, shorter
@@ -147,7 +151,12 @@ class _Search:
 
     def _escape(self, place: _Place) -> list[_Place]:
         """The fewest choices that lead out of a text which goes round in circles, such as a string with a pattern:
-        to where it can be closed, or the end. [] if there are none within the places left; breadth first."""
+        to where it can be closed, or the end. [] if there are none within the places left."""
+        path = self.breadth_first(place, is_out=lambda following: ord('"') in following.choices)
+        return path[1:] if path is not None else []
+
+    def breadth_first(self, place: _Place, is_out: Callable[[_Place], bool] = lambda _: False) -> list[_Place] | None:
+        """The way of the fewest choices to the end, or to the first place that `is_out`; it begins with `place`."""
         ways = deque([[place]])
         seen = {place.likeness}
         while ways:
@@ -157,11 +166,11 @@ class _Search:
                 if following is None or following.likeness in seen:
                     continue
                 longer = [*way, following]
-                if following.is_end or ord('"') in following.choices:
-                    return longer[1:]
+                if following.is_end or is_out(following):
+                    return longer
                 seen.add(following.likeness)
                 ways.append(longer)
-        return []
+        return None
 
     def detours(self, path: list[_Place], start: int) -> Iterator[list[_Place]]:
         """Ways that choose otherwise at one place of the path, and meet it again or end."""

@@ -164,6 +164,8 @@ def _decimal(text: str) -> Decimal:
     number = Decimal(text)
     if len(number.as_tuple().digits) > MAX_DIGITS or abs(number.adjusted()) > MAX_EXPONENT:
         raise UnsupportedSchemaError("", None, f"the number {text[:40]} is too large, too small or too long")
+    if number != Decimal(repr(float(text))):
+        raise UnsupportedSchemaError("", None, f"the number {text[:40]} is not one that readers of JSON can tell apart")
     return number
 
 

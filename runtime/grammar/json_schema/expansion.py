@@ -30,7 +30,7 @@ from .constraints import (
 )
 from .disjoint import are_disjoint
 from .document import SchemaDocument, child_pointer
-from .keywords import check_keywords
+from .keywords import check_draft, check_keywords
 from .negation import CannotNegateError, negated
 from .typed_keywords import schema_list, string_list, typed_constraints
 
@@ -102,6 +102,7 @@ class Expander:
                 pointer, None, f"{schema!r} is not a schema: it must be an object or a boolean"
             )
         check_keywords(schema, pointer)
+        check_draft(schema, self.document.root, pointer)
         found = typed_constraints(schema, pointer, self.document)
         for keyword, read in _IN_PLACE.items():
             if keyword not in schema:

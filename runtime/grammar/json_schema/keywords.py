@@ -39,6 +39,8 @@ _REFUSED = {
     "optional": "it is not a keyword; a property is optional unless 'required' lists it",
     "enumNames": "it is not a keyword; leave it out",
 }
+_SINCE_2019 = frozenset({"dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"})
+_NEW_KEYWORDS = _SINCE_2019 | {"prefixItems"}
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07", "2019-09")
 
 
@@ -58,6 +60,25 @@ def check_keywords(schema: dict[str, Any], pointer: str) -> None:
         if keyword in _REFUSED:
             raise UnsupportedSchemaError(pointer, keyword, _REFUSED[keyword])
         raise UnsupportedSchemaError(pointer, keyword, f"it is not a known keyword{_hint(keyword)}")
+
+
+def check_draft(schema: dict[str, Any], root: object, pointer: str) -> None:
+    """Refuse what means something else, or nothing, in the earlier draft that the root names.
+
+    Raises:
+        UnsupportedSchemaError: names the keyword.
+    """
+    if not is_old_draft(root):
+        return
+    assert isinstance(root, dict)
+    for keyword in schema:
+        if keyword in _NEW_KEYWORDS and not ("2019-09" in root["$schema"] and keyword in _SINCE_2019):
+            raise UnsupportedSchemaError(pointer, keyword, f"draft {root['$schema']!r} does not know it")
+    siblings = [keyword for keyword in schema if keyword != "$ref" and keyword not in ANNOTATIONS]
+    if "$ref" in schema and siblings and "2019-09" not in root["$schema"]:
+        raise UnsupportedSchemaError(
+            pointer, siblings[0], f"draft {root['$schema']!r} ignores what stands beside '$ref'; put both into 'allOf'"
+        )
 
 
 def is_unconstrained(schema: object) -> bool:

@@ -55,8 +55,8 @@ class NameSet:
 
 
 def literal(text: str) -> str:
-    """A text, as the notation has it."""
-    return json.dumps(text, ensure_ascii=False)
+    """A text, as the notation has it. JSON's writer leaves DEL as it is, and the notation does not."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def json_literal(text: str) -> str:

@@ -22,6 +22,7 @@ from .syntax import EMPTY, Literal, Regex, alternation, concat, one_of, repeat
 
 MAX_PATTERN_CHARS = 1 << 16
 MAX_NESTING = 100
+MAX_CHOICE_CHARS = 10_000
 MAX_BRANCHES = 50_000
 MAX_REPEAT_PRODUCT = 10_000
 MAX_POSITIONS = 100_000
@@ -89,6 +90,10 @@ def choices_regex(texts: Iterable[str]) -> Regex:
     if len(branches) > MAX_BRANCHES:
         raise GrammarError(f"{len(branches)} choices are too many: at most {MAX_BRANCHES} can be enforced")
     for branch in branches:
+        if len(branch.text) > MAX_CHOICE_CHARS:
+            raise GrammarError(
+                f"a choice has {len(branch.text):,} characters, at most {MAX_CHOICE_CHARS:,} are allowed"
+            )
         position = _first_surrogate(branch.text)
         if position is not None:
             raise GrammarError(f"choice {branch.text!r} has a lone surrogate at position {position}")

@@ -40,8 +40,8 @@ def spec_regex(spec: GrammarSpec, spellable: CharSet) -> Regex:
             raise GrammarError(f"regex {spec.source!r} matches no text at all")
     else:
         assert spec.kind == "choices"
+        check_choices(spec, spellable)
         regex = choices_regex(spec.source)
-        _check_choices(spec, spellable)
     regex = restricted(regex, spellable)
     if is_empty(regex):
         raise GrammarVocabularyError(
@@ -69,11 +69,19 @@ def restricted(regex: Regex, chars: CharSet) -> Regex:
     return fold(regex, combine)[id(regex)]
 
 
-def _check_choices(spec: GrammarSpec, spellable: CharSet) -> None:
-    """A choice that can never be made would be missed silently."""
-    for choice in spec.source:
-        missing = [char for char in choice if char not in spellable]
-        if missing:
-            raise GrammarVocabularyError(
-                f"choice {choice!r} cannot be generated: this model's vocabulary cannot spell {missing[0]!r}"
-            )
+def check_choices(spec: GrammarSpec, spellable: CharSet) -> None:
+    """Refuse choices of which one could never be made: that would be missed silently.
+
+    Raises:
+        GrammarError: too many, too long, or with a character that UTF-8 cannot spell; a GrammarVocabularyError if the
+            vocabulary cannot.
+    """
+    choices_regex(spec.source)
+    chars = CharSet.of_text("".join(spec.source))
+    missing = chars - spellable
+    if missing:
+        char = chr(missing.ranges[0][0])
+        choice = next(choice for choice in spec.source if char in choice)
+        raise GrammarVocabularyError(
+            f"choice {choice!r} cannot be generated: this model's vocabulary cannot spell {char!r}"
+        )

@@ -341,3 +341,63 @@ def test_healing_takes_back_only_what_may_be_spelled_otherwise(make_engine, requ
     output = run(engine)["a"]
     assert output.num_healed_tokens == 0
     assert output.prompt_token_ids == PROMPT
+
+
+@pytest.mark.parametrize("jump_forward", [True, False])
+def test_a_branch_without_an_end_fails_only_its_request(make_engine, request_of, run, jump_forward):
+    engine = make_engine(jump_forward=jump_forward)
+    endless = request_of("a", PROMPT, ebnf='start: "c" | "a" x\nx: "a" x', logit_bias={spelled("c")[0]: -50.0})
+    engine.add_request(endless)
+    engine.add_request(request_of("b", PROMPT, regex=RECORD, max_tokens=30))
+    outputs = run(engine)
+    assert outputs["b"].outputs[0].complete is True
+    assert isinstance(outputs["a"].error, RequestFailedError) or outputs["a"].outputs[0].complete is False
+    assert engine.cache.num_private_blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("ebnf", "message"),
+    [
+        ('start: "a" start', "no text was found"),
+        ('root ::= "a" root', "no text was found"),
+        ('root ::= root "a"', "no text"),
+        ('%llguidance {"allow_invalid_utf8":true}\nstart: "a"', "%llguidance"),
+        ('start: %json {"type": "object"}', "json_schema"),
+        ("start: r0\n" + "\n".join(f"r{idx}: r{idx + 1}" for idx in range(3000)) + '\nr3000: "a"', "3,002 rules"),
+        ("start: /a(?=b)/", "look-around"),
+        ("hello", "start"),
+    ],
+)
+def test_a_grammar_that_cannot_be_enforced_is_refused(make_engine, request_of, ebnf, message):
+    with pytest.raises(GrammarError, match=message):
+        make_engine().add_request(request_of("a", PROMPT, ebnf=ebnf))
+
+
+def test_beams_that_must_be_complete_fail_if_they_are_not(generate):
+    fields = {"regex": "[a-z]{3}(x|[a-z]{9})", "max_tokens": 4, "use_beam_search": True, "n": 3}
+    assert any(not sample.complete for sample in generate(**fields)[0].outputs)
+    output, _ = generate(**fields, on_incomplete="raise")
+    assert isinstance(output.error, RequestFailedError)
+    assert "max_tokens=4" in str(output.error)
+    assert not any(sample.complete for sample in output.outputs)
+
+
+def test_a_stop_string_that_cuts_a_text_which_must_be_complete_is_named(generate):
+    output, _ = generate(regex=RECORD, stop=["_age"], on_incomplete="raise")
+    assert "the stop string '_age' cut its text off" in str(output.error)
+
+
+def test_prompt_logprobs_are_there_although_the_text_is_forced(generate):
+    output, _ = generate(regex="abc", prompt_logprobs=0)
+    assert output.outputs[0].text == "abc"
+    assert output.prompt_logprobs is not None
+    assert all(entry is not None for entry in output.prompt_logprobs[1:])
+
+
+def test_an_aborted_text_is_not_complete(make_engine, request_of, run):
+    engine = make_engine()
+    engine.add_request(request_of("a", PROMPT, regex="b+", stop=["bbbb"], n=2, logit_bias={EOS: -100.0}))
+    engine.step()
+    engine.abort_request("a")
+    output = run(engine)["a"]
+    assert [sample.complete for sample in output.outputs] == [False, False]
