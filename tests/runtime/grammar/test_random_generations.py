@@ -89,7 +89,7 @@ def is_possible(request: Request, engine: Engine) -> bool:
     try:
         engine.prepare(request)
     except GrammarError as error:
-        if request.sampling_params.on_incomplete == "close" and "fits" in str(error):
+        if request.sampling_params.on_incomplete == "close" and "was found" in str(error):
             return False
         raise
     return True
