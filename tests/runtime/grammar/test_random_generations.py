@@ -104,7 +104,8 @@ def check(sample: CompletionOutput, request: Request, engine: Engine) -> None:
     params = request.sampling_params
     where = (params.regex or params.json_schema, sample.text)
     assert sample.complete is not None
-    assert "�" not in sample.text or params.json_schema or "�" in (params.regex or ""), where
+    spelled = b"".join(map(engine.tokenizer.token_bytes, sample.token_ids[: sample.num_text_tokens]))
+    assert spelled.decode() + sample.leftover_text == sample.text, where
     if params.on_incomplete == "close":
         assert sample.complete, where
     text = sample.text
