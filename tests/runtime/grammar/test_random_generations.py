@@ -128,18 +128,15 @@ def ending_of(sample: CompletionOutput, request: Request, engine: Engine) -> str
     """How a text that was cut could have gone on; None where no way is found, although there is one."""
     assert request.grammar is not None
     state, ending = request.grammar.new_state(), request.grammar.ending()
-    token_ids = sample.token_ids[: sample.num_text_tokens]
-    assert state.try_accept(token_ids) == len(token_ids)
+    token_ids = engine.tokenizer.encode(sample.text, is_text_start=False)
+    assert state.try_accept(token_ids) == len(token_ids), sample.text
     for token_id in token_ids:
         ending = ending.after(token_id)
     rest = ending.tokens(state, 2000)
     if rest is None and request.sampling_params.json_schema in UNPROVEN:
         return None
     assert rest is not None, sample.text
-    prefix = sum(len(engine.tokenizer.token_bytes(token_id)) for token_id in token_ids)
-    data = b"".join(engine.tokenizer.token_bytes(token_id) for token_id in [*token_ids, *rest])
-    assert data[:prefix].decode() + sample.leftover_text == sample.text or not sample.leftover_text
-    return data[prefix:].decode()
+    return b"".join(map(engine.tokenizer.token_bytes, rest)).decode()
 
 
 def generate(tokenizer: Tokenizer, num_requests: int, seed: int) -> tuple[int, int]:
