@@ -10,7 +10,7 @@ from .record import SequenceName
 from .svg import Svg
 
 MAX_NAMES = 8
-PLACES = (0.5, 0.25, 0.75)
+PLACES = (0.2, 0.1, 0.3)
 """Where in a column the lines of its first, second and third sequence stand; then again."""
 
 
