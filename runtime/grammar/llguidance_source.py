@@ -13,7 +13,7 @@ from .json_schema import json_schema_grammar
 from .json_schema.terminals import literal
 from .regex.char_sets import CharSet
 from .regex.emit import rust_text
-from .regex.spec_regex import check_choices, spec_regex
+from .regex.spec_regex import spec_regex, spellable_choices
 
 MAX_RULES = 1_000
 """Longer chains of rules exhaust the stack of llguidance."""
@@ -34,7 +34,7 @@ def llguidance_source(spec: GrammarSpec, spellable: CharSet) -> str:
         GrammarError: it cannot be written so.
     """
     if spec.kind == "choices":
-        check_choices(spec, spellable)
+        spellable_choices(spec, spellable)  # or they are refused
         texts = " | ".join(literal(spec.prefix + choice) for choice in spec.source)
         return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {texts}\n")
     if spec.kind == "regex":

@@ -82,7 +82,6 @@ class RegexAutomaton:
     """
 
     def __init__(self, regex: Regex, spellable: CharSet | None = None) -> None:
-        self._regex = regex
         self._spellable = ALL_CHARS if spellable is None else spellable
         self._shortest = shortest_members(regex, spellable)
         self._pending = [_Pending(EMPTY, _ACCEPTING)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -20,18 +19,6 @@ pytestmark = pytest.mark.model
 
 WORDS = (" one", " two", " red", " blue", " big", " old", " new", " good")
 BLOCK_SIZE = 16
-
-
-@pytest.fixture
-def llm(smollm2: LLM) -> LLM:
-    smollm2.reset_prefix_cache()
-    return smollm2
-
-
-@pytest.fixture
-def backend(llm: LLM) -> Iterator[LocalBackend]:
-    with LocalBackend(llm) as backend:
-        yield backend
 
 
 @function

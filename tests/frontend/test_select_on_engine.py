@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 
@@ -30,18 +29,6 @@ CASES = {
     "one choice": ("Hello", [" there, old friend"]),
     "newlines": ("def f(x):\n", ["    return x", "\treturn x", "\n\n"]),
 }
-
-
-@pytest.fixture
-def llm(smollm2: LLM) -> LLM:
-    smollm2.reset_prefix_cache()
-    return smollm2
-
-
-@pytest.fixture
-def backend(llm: LLM) -> Iterator[LocalBackend]:
-    with LocalBackend(llm) as backend:
-        yield backend
 
 
 @function

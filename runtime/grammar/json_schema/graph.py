@@ -103,7 +103,6 @@ class SchemaGraph:
                 'it allows any JSON; say at least "type": "object", or list types: "type": ["object", "array"]',
             )
         self.nodes: list[Node] = []
-        self._document = document
         self._expander = Expander(document)
         self._texts = texts
         self._is_empty = is_empty

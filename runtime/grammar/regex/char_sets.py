@@ -115,7 +115,6 @@ def _without_surrogates(ranges: Iterable[CodeRange]) -> Iterable[CodeRange]:
 
 NO_CHARS = CharSet(())
 ALL_CHARS = CharSet(((0, FIRST_SURROGATE - 1), (LAST_SURROGATE + 1, MAX_CODE_POINT)))
-ASCII_CHARS = CharSet(((0, 0x7F),))
 _DIGITS = CharSet.of_ranges([(ord("0"), ord("9"))])
 _LETTERS = CharSet.of_ranges([(ord("a"), ord("z")), (ord("A"), ord("Z"))])
 _PRINTABLE_ASCII = CharSet.of_ranges([(ord(" "), ord("~"))])

@@ -33,20 +33,7 @@ def spec_regex(spec: GrammarSpec, spellable: CharSet) -> Regex:
         GrammarError: it cannot be enforced, or allows no text at all. A GrammarVocabularyError if it allows none that
             can be spelled.
     """
-    if spec.kind == "regex":
-        assert isinstance(spec.source, str)
-        regex = parse_regex(spec.source)
-        if is_empty(regex):
-            raise GrammarError(f"regex {spec.source!r} matches no text at all")
-    else:
-        assert spec.kind == "choices"
-        check_choices(spec, spellable)
-        regex = choices_regex(spec.source)
-    regex = restricted(regex, spellable)
-    if is_empty(regex):
-        raise GrammarVocabularyError(
-            f"{spec.kind} cannot be enforced: this model's vocabulary cannot spell any text that it allows"
-        )
+    regex = _pattern(spec, spellable) if spec.kind == "regex" else spellable_choices(spec, spellable)
     return concat([Literal(spec.prefix), regex]) if spec.prefix else regex
 
 
@@ -69,14 +56,15 @@ def restricted(regex: Regex, chars: CharSet) -> Regex:
     return fold(regex, combine)[id(regex)]
 
 
-def check_choices(spec: GrammarSpec, spellable: CharSet) -> None:
-    """Refuse choices of which one could never be made: that would be missed silently.
+def spellable_choices(spec: GrammarSpec, spellable: CharSet) -> Regex:
+    """The choices, prefix left out. All of them can be made: one that could not be would be missed silently.
 
     Raises:
         GrammarError: too many, too long, or with a character that UTF-8 cannot spell; a GrammarVocabularyError if the
             vocabulary cannot.
     """
-    choices_regex(spec.source)
+    assert spec.kind == "choices"
+    regex = choices_regex(spec.source)
     chars = CharSet.of_text("".join(spec.source))
     missing = chars - spellable
     if missing:
@@ -85,3 +73,17 @@ def check_choices(spec: GrammarSpec, spellable: CharSet) -> None:
         raise GrammarVocabularyError(
             f"choice {choice!r} cannot be generated: this model's vocabulary cannot spell {char!r}"
         )
+    return regex
+
+
+def _pattern(spec: GrammarSpec, spellable: CharSet) -> Regex:
+    assert isinstance(spec.source, str)
+    regex = parse_regex(spec.source)
+    if is_empty(regex):
+        raise GrammarError(f"regex {spec.source!r} matches no text at all")
+    regex = restricted(regex, spellable)
+    if is_empty(regex):
+        raise GrammarVocabularyError(
+            "regex cannot be enforced: this model's vocabulary cannot spell any text that it allows"
+        )
+    return regex

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ramet.runtime.engine import Engine
-from ramet.runtime.errors import InvalidRequestError, RequestFailedError
+from ramet.runtime.errors import RequestFailedError
 from ramet.runtime.grammar.errors import GrammarError
 from ramet.runtime.outputs import FinishReason, RequestOutput
 from ramet.runtime.request import Request
@@ -279,25 +279,6 @@ def test_a_dead_end_fails_only_its_request(make_engine, request_of, run):
     assert engine.cache.num_private_blocks == 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"regex": r"(?=a)b"}, "look"),
-        ({"regex": r"a[^\s\S]"}, "no text"),
-        ({"regex": "☃"}, "vocabulary"),
-        ({"ebnf": "start: x"}, "unknown name"),
-        ({"choices": ["a", "b"], "grammar_backend": "none"}, "llguidance"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_enforced_is_refused_and_nothing_is_queued(make_engine, request_of, fields, message):
-    engine = make_engine()
-    with pytest.raises(GrammarError, match=message) as caught:
-        engine.add_request(request_of("a", PROMPT, **fields))
-    assert isinstance(caught.value, InvalidRequestError)
-    assert not engine.has_work
-
-
 def test_raise_fails_the_request_that_is_cut(generate):
     output, _ = generate(regex="[ab]{2,}c", max_tokens=6, on_incomplete="raise", logit_bias={spelled("c")[0]: -100})
     assert isinstance(output.error, RequestFailedError)
@@ -353,24 +334,6 @@ def test_a_branch_without_an_end_fails_only_its_request(make_engine, request_of,
     assert outputs["b"].outputs[0].complete is True
     assert isinstance(outputs["a"].error, RequestFailedError) or outputs["a"].outputs[0].complete is False
     assert engine.cache.num_private_blocks == 0
-
-
-@pytest.mark.parametrize(
-    ("ebnf", "message"),
-    [
-        ('start: "a" start', "no text was found"),
-        ('root ::= "a" root', "no text was found"),
-        ('root ::= root "a"', "no text"),
-        ('%llguidance {"allow_invalid_utf8":true}\nstart: "a"', "%llguidance"),
-        ('start: %json {"type": "object"}', "json_schema"),
-        ("start: r0\n" + "\n".join(f"r{idx}: r{idx + 1}" for idx in range(3000)) + '\nr3000: "a"', "3,002 rules"),
-        ("start: /a(?=b)/", "look-around"),
-        ("hello", "start"),
-    ],
-)
-def test_a_grammar_that_cannot_be_enforced_is_refused(make_engine, request_of, ebnf, message):
-    with pytest.raises(GrammarError, match=message):
-        make_engine().add_request(request_of("a", PROMPT, ebnf=ebnf))
 
 
 def test_beams_that_must_be_complete_fail_if_they_are_not(generate):
