@@ -128,3 +128,42 @@ def test_a_refused_constraint_fails_its_own_call(smollm2: LLM):
         first, second = broken.run(backend=backend), fine.run(backend=backend)
         assert "unknown name" in str(first.error().__cause__)
         assert second["x"] in ("b", "c")
+
+
+def test_a_limit_of_the_lexer_fails_one_request_and_not_the_next(smollm2: LLM):
+    """Copies of a matcher share its lexer: what one of them breaks is made anew for the next request."""
+    schema = {"type": "string", "pattern": "(a|b)*a(a|b){300}", "minLength": 40, "maxLength": 400}
+    params = SamplingParams(json_schema=schema, max_tokens=40, temperature=0.0)
+    first, second = (smollm2.generate(['Write "abba'], params)[0] for _ in range(2))
+    assert "too complex" in str(first.error)
+    assert second.outputs[0].text == first.outputs[0].text != ""
+
+
+def test_many_optional_properties_stop_nobody(smollm2: LLM):
+    alternatives = [
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {f"a{idx}_{other}": {"type": "integer"} for other in range(30)},
+        }
+        for idx in range(23)
+    ]
+    schema = {"type": "object", "required": ["q"], "properties": {"q": {"anyOf": alternatives}}}
+    (output,) = smollm2.generate(["JSON: "], SamplingParams(json_schema=schema, max_tokens=8, temperature=0.0))
+    assert output.error is not None or output.outputs[0].text.startswith('{"q": {')
+    (after,) = smollm2.generate(["Hi"], SamplingParams(max_tokens=2))
+    assert after.error is None
+
+
+def test_min_tokens_counts_what_follows_the_prompt(smollm2: LLM):
+    eos = dict.fromkeys(smollm2.tokenizer.eos_token_ids, 100.0)
+    request = Request(
+        request_id=smollm2.new_request_id(),
+        prompt_token_ids=tuple(smollm2.tokenizer.encode("Is the sky blue? Answer: ")),
+        sampling_params=SamplingParams(regex="[a-z]*", temperature=0.0, min_tokens=3, logit_bias=eos),
+        num_healable_tokens=1,
+    )
+    (handle,) = smollm2.submit_requests([request])
+    output = handle.result()
+    assert output.num_healed_tokens == 1
+    assert len(output.outputs[0].token_ids) - 1 == 3 + output.num_healed_tokens
