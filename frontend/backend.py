@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..sampling_params import SamplingParams
 from .generation import Generation
 from .handle import Handle
 
-Message = dict[str, str]
-"""One chat message: {"role": ..., "content": ...}."""
+Message = dict[str, Any]
+"""One chat message: {"role": ..., "content": ...}, and what OpenAI's format has beside these, such as tool_calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,32 @@ class TextSegment:
 
     text: str
     is_template: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRef:
+    """Which place of which program a call comes from. A backend may serve the calls of a program as a whole.
+
+    Attributes:
+        run_id: of the run; no two runs have the same.
+        program_name: of the function.
+        branch: which branch of the run: () for the program itself, (1, 0) for branch 0 of branch 1.
+    """
+
+    run_id: str
+    program_name: str
+    branch: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnded:
+    """No call of this run will come any more."""
+
+    run_id: str
+
+
+ProgramHint = ProgramEnded
+"""What a program tells a backend ahead of its calls, or after the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +58,7 @@ class GenerateCall:
         name: the variable it binds, for display.
         num_healable_tokens: so many tokens at the end of the prompt spell literal text, which a constrained generation
             may begin again with other tokens (see GenerateResult.num_healed_tokens). 0 keeps the prompt as it is.
+        program: where it comes from; None outside a program.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -39,6 +66,7 @@ class GenerateCall:
     shared_prefix_len: int = 0
     name: str | None = field(default=None, compare=False)
     num_healable_tokens: int = 0
+    program: ProgramRef | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +77,14 @@ class ScoreCall:
         prompt_token_ids: what all continuations follow. May be empty: then the first token of a continuation has
             no log-probability and None is reported for it.
         continuations: token ids, each non-empty.
-        shared_prefix_len, name: as for GenerateCall.
+        shared_prefix_len, name, program: as for GenerateCall.
     """
 
     prompt_token_ids: tuple[int, ...]
     continuations: tuple[tuple[int, ...], ...]
     shared_prefix_len: int = 0
     name: str | None = field(default=None, compare=False)
+    program: ProgramRef | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +133,31 @@ class Backend(Protocol):
         """The template text that closes the message opened after `messages`."""
         ...
 
+    def chat_segments(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Sequence[TextSegment]:
+        """A whole conversation in the model's format, tool calls included.
+
+        Args:
+            tools: JSON schemas of the functions that the model may call.
+            add_generation_prompt: end with what opens the assistant's next message.
+
+        Raises:
+            ValueError: the messages are malformed, or the template does not allow them.
+        """
+        ...
+
     def generate(self, call: GenerateCall) -> Generation: ...
 
     def score(self, call: ScoreCall) -> Scoring: ...
+
+    def hint(self, hint: ProgramHint) -> None:
+        """Something that it may make use of. Does not block or raise."""
+        ...
 
     def flush_cache(self) -> None:
         """Forget cached prefixes that are not in use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from .backend import Backend, GenerateCall, ScoreCall, ScoreResult, Scoring, TextSegment
@@ -13,6 +13,7 @@ from .choices import ChoiceLogprobs, choice_probabilities
 from .errors import InvalidProgramError
 from .generation import GenerateResult, Generation, Sample
 from .handle import Handle
+from .run_context import RunContext
 from .token_log import TokenLog, common_prefix_len
 
 MAX_HEALABLE_TOKENS = 4
@@ -50,14 +51,14 @@ class Execution(Protocol):
         ...
 
 
-def submit(call: Call, tokens: TokenLog, backend: Backend) -> Execution:
-    """Send a call to the backend. Tokenises the pending text of `tokens`.
+def submit(call: Call, tokens: TokenLog, run: RunContext) -> Execution:
+    """Send a call to the backend of the run. Tokenises the pending text of `tokens`.
 
     Raises:
         InvalidProgramError: there is no text before the call.
         Exception: what the backend refuses it with.
     """
-    return SelectExecution(call, tokens, backend) if call.method is not None else GenExecution(call, tokens, backend)
+    return SelectExecution(call, tokens, run) if call.method is not None else GenExecution(call, tokens, run)
 
 
 class GenExecution:
@@ -69,25 +70,26 @@ class GenExecution:
     becomes final when the gen has ended.
     """
 
-    def __init__(self, call: Call, tokens: TokenLog, backend: Backend) -> None:
+    def __init__(self, call: Call, tokens: TokenLog, run: RunContext) -> None:
         params = call.record.sampling_params
         assert params is not None
         self._call = call
         self._params = params
         self._tokens = tokens
-        self._backend = backend
+        self._decode = run.backend.decode
         can_heal = params.grammar_spec is not None and call.is_healed
         self._held_back = tokens.commit_but_end(MAX_HEALABLE_TOKENS if can_heal else 0)
         if not tokens.token_ids:
             raise InvalidProgramError("there is no text before it; a model continues text, so append some first")
         call.record.set_prompt(tokens.token_ids, len(tokens.token_ids), self._held_back)
-        self._generation = backend.generate(
+        self._generation = run.backend.generate(
             GenerateCall(
                 (*tokens.token_ids, *self._held_back),
                 params,
                 tokens.shared_prefix_len,
                 call.record.name,
                 num_healable_tokens=len(self._held_back),
+                program=run.program_ref(call.record.branch),
             )
         )
 
@@ -124,7 +126,7 @@ class GenExecution:
         self._call.record.settle_prompt(len(self._tokens.token_ids))
         healed, first = self._held_back[num_final:], result.samples[0]
         kept, leftover = first.kept_token_ids, first.leftover_text
-        decode = self._backend.decode
+        decode = self._decode
         if healed and decode(kept) + leftover != decode(healed) + first.text:
             # The text ends inside the token that spans the boundary, so the literal text needs its own tokens again.
             kept, leftover = healed, first.text
@@ -174,22 +176,27 @@ class SelectExecution:
     All choices are one request. The state goes on with the tokens of the winner's joint tokenisation.
     """
 
-    def __init__(self, call: Call, tokens: TokenLog, backend: Backend) -> None:
+    def __init__(self, call: Call, tokens: TokenLog, run: RunContext) -> None:
         self._call = call
         self._tokens = tokens
-        self._continuations = _split_choices(call.record.choices, tokens, backend)
+        self._continuations = _split_choices(call.record.choices, tokens, run.backend)
         if not tokens.token_ids:
             raise InvalidProgramError(
                 "there is no text before it; choices are scored after some text, so append some first"
             )
         call.record.set_prompt(tokens.token_ids, len(tokens.token_ids))
-        prompt = tuple(tokens.token_ids)
-        name = call.record.name
-        self._scoring: Scoring = backend.score(ScoreCall(prompt, self._continuations, tokens.shared_prefix_len, name))
+        score_call = ScoreCall(
+            tuple(tokens.token_ids),
+            self._continuations,
+            tokens.shared_prefix_len,
+            call.record.name,
+            run.program_ref(call.record.branch),
+        )
+        self._scoring: Scoring = run.backend.score(score_call)
         self._unconditional: Scoring | None = None
         if call.method is not None and call.method.needs_unconditional:
-            start = tuple(backend.encode([], at_start=True))
-            self._unconditional = backend.score(ScoreCall(start, self._continuations, name=name))
+            start = tuple(run.backend.encode([], at_start=True))
+            self._unconditional = run.backend.score(replace(score_call, prompt_token_ids=start, shared_prefix_len=0))
 
     @property
     def handles(self) -> Sequence[Handle[Any]]:

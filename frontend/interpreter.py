@@ -251,7 +251,7 @@ class Interpreter:
 
     def _submit(self, call: Call) -> Execution | None:
         try:
-            execution = submit(call, self._tokens, self._run.backend)
+            execution = submit(call, self._tokens, self._run)
         except Exception as error:
             self._fail_call(call, error)
             return None

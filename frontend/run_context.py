@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..sampling_params import SamplingParams
-from .backend import Backend
+from .backend import Backend, ProgramRef
 from .calls import CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
 
@@ -24,6 +25,7 @@ class RunContext:
             InvalidSamplingParamsError: one of them is out of range.
         """
         self.program_name = program_name
+        self.run_id = uuid.uuid4().hex
         self.backend = backend
         self.graph = CallGraph()
         self._sampling = {**DEFAULT_SAMPLING, **sampling}
@@ -33,6 +35,10 @@ class RunContext:
         self._body_error: BaseException | None = None
         self._cancellation: Failure | None = None
         self._on_body_over: list[Callable[[], None]] = []
+
+    def program_ref(self, branch: tuple[int, ...]) -> ProgramRef:
+        """What a call of this branch says of where it comes from."""
+        return ProgramRef(self.run_id, self.program_name, branch)
 
     def sampling_params(self, options: Mapping[str, Any]) -> SamplingParams:
         """The run's defaults with a call's own options on top.

@@ -15,7 +15,7 @@ from ...runtime.llm import LLM
 from ...runtime.outputs import CompletionOutput, OutputChunk, RequestOutput
 from ...runtime.request import Request
 from ...sampling_params import SamplingParams
-from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
+from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
 from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
 
@@ -67,6 +67,15 @@ class LocalBackend:
     def role_suffix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
         return _segments(self.llm.tokenizer.chat_template.role_suffix(messages, role))
 
+    def chat_segments(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Sequence[TextSegment]:
+        return _segments(self.llm.tokenizer.chat_template.segments(messages, add_generation_prompt, tools))
+
     def generate(self, call: GenerateCall) -> Generation:
         """Raises InvalidRequestError if the call can never run: a prompt beyond the context limit, or a constraint that
         cannot be enforced."""
@@ -95,6 +104,9 @@ class LocalBackend:
         scoring: Scoring = Handle(on_cancel=handle.abort)
         self._when_done(handle, lambda: _settle_scoring(scoring, handle.wait()))
         return scoring
+
+    def hint(self, hint: ProgramHint) -> None:
+        """Makes nothing of it yet."""
 
     def flush_cache(self) -> None:
         self.llm.reset_prefix_cache()

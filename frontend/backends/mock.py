@@ -10,12 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from ..backend import GenerateCall, Message, ScoreCall, ScoreResult, Scoring, TextSegment
+from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
 from ..errors import InvalidProgramError
 from ..generation import GenerateResult, Generation
 from ..handle import Handle
+from .mock_chat import CHAT_TOKENS, chat_text, role_begin, role_end
 from .mock_constraint import check_reply, default_reply
 from .mock_reply import samples_of, tokenise
 from .mock_tokenizer import MockTokenizer
@@ -24,8 +25,6 @@ Reply = str | BaseException
 GenerateScript = Callable[[GenerateCall, str], Reply]
 ScoreScript = Callable[[str, str], float | BaseException]
 Mode = Literal["immediate", "manual", "background"]
-
-CHAT_TOKENS = ("<|begin|>", "<|start|>", "<|end|>")
 
 
 class MockCancelledError(RuntimeError):
@@ -68,6 +67,7 @@ class MockBackend:
 
     Attributes:
         requests: every call that reached the backend, in order of arrival.
+        hints: every hint, in order of arrival.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class MockBackend:
             raise InvalidProgramError(f"mode={mode!r} is not allowed: use 'immediate', 'manual' or 'background'")
         self.tokenizer = tokenizer if tokenizer is not None else MockTokenizer(special_tokens=CHAT_TOKENS)
         self.requests: list[MockRequest] = []
+        self.hints: list[ProgramHint] = []
         self._script = _as_script(replies)
         self._scores = scores if scores is not None else lambda prompt, choice: -float(len(choice))
         self._mode = mode
@@ -102,10 +103,20 @@ class MockBackend:
         return self.tokenizer.decode(token_ids)
 
     def role_prefix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
-        return (TextSegment(f"<|start|>{role}\n", is_template=True),)
+        return role_begin(role)
 
     def role_suffix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
-        return (TextSegment("<|end|>\n", is_template=True),)
+        return role_end()
+
+    def chat_segments(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Sequence[TextSegment]:
+        """Every message as its role and its content, a tool call as JSON; the tools, if any, as JSON ahead of all."""
+        return chat_text(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def generate(self, call: GenerateCall) -> Generation:
         generation = Generation(on_cancel=lambda: self._cancel(request, generation))
@@ -118,6 +129,10 @@ class MockBackend:
         request = self._receive(call, lambda: self._answer_score(call, request, scoring), lambda text: None)
         self._dispatch(request)
         return scoring
+
+    def hint(self, hint: ProgramHint) -> None:
+        with self._changed:
+            self.hints.append(hint)
 
     def flush_cache(self) -> None:
         with self._changed:

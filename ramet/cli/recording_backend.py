@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..frontend.backend import Backend, GenerateCall, Message, ScoreCall, Scoring, TextSegment
+from ..frontend.backend import Backend, GenerateCall, Message, ProgramHint, ScoreCall, Scoring, TextSegment
 from ..frontend.generation import Generation
 from ..frontend.handle import Handle
 from .errors import one_line
@@ -88,6 +88,19 @@ class RecordingBackend:
 
     def role_suffix(self, messages: Sequence[Message], role: str) -> Sequence[TextSegment]:
         return self._inner.role_suffix(messages, role)
+
+    def chat_segments(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Sequence[TextSegment]:
+        return self._inner.chat_segments(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    def hint(self, hint: ProgramHint) -> None:
+        if self._opened is not None:
+            self._opened.hint(hint)
 
     def flush_cache(self) -> None:
         self._inner.flush_cache()

@@ -1,0 +1,36 @@
+"""The chat format of the mock backend: plain enough to read in a test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..backend import Message, TextSegment
+
+CHAT_TOKENS = ("<|begin|>", "<|start|>", "<|end|>")
+
+
+def role_begin(role: str) -> tuple[TextSegment, ...]:
+    return (TextSegment(f"<|start|>{role}\n", is_template=True),)
+
+
+def role_end() -> tuple[TextSegment, ...]:
+    return (TextSegment("<|end|>\n", is_template=True),)
+
+
+def chat_text(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, *, add_generation_prompt: bool
+) -> tuple[TextSegment, ...]:
+    """The whole conversation; see MockBackend.chat_segments."""
+    segments: list[TextSegment] = []
+    if tools:
+        segments += [*role_begin("tools"), TextSegment(json.dumps(list(tools))), *role_end()]
+    for message in messages:
+        segments += role_begin(str(message["role"]))
+        segments += [TextSegment(text) for text in (message.get("content"),) if text]
+        segments += [TextSegment(json.dumps(call)) for call in message.get("tool_calls") or ()]
+        segments += role_end()
+    if add_generation_prompt:
+        segments += role_begin("assistant")
+    return tuple(segments)
