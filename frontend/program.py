@@ -39,6 +39,7 @@ class Program:
         self.name: str = body.__name__
         self._body = body
         self._signature = _checked_signature(body)
+        self._state_name = next(iter(self._signature.parameters))
         self._bound = dict(bound or {})
         update_wrapper(self, body)
 
@@ -171,6 +172,7 @@ class Program:
     def _execute(self, scope: Scope, arguments: inspect.BoundArguments) -> BaseException | None:
         """Run the body; what it raised. Calls that are still running then are cancelled."""
         error: BaseException | None = None
+        scope.run.begin_body({name: value for name, value in arguments.arguments.items() if name != self._state_name})
         try:
             result = self._body(ProgramState(scope), *arguments.args[1:], **arguments.kwargs)
             if isinstance(result, Expression):
