@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .frontend.trace.trace_json import ProgramTraceFormatError
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
+    from .radix.snapshot import CachedRun, CacheSnapshot
     from .runtime.chat_message import ChatTemplateError
     from .runtime.choice_prompts import ScoredChoice
     from .runtime.config import EngineConfig
@@ -135,6 +136,8 @@ _MODULE_OF = {
     "CacheUsageError": ".radix.errors",
     "InvariantViolation": ".radix.errors",
     "RetentionRange": ".radix.retention",
+    "CachedRun": ".radix.snapshot",
+    "CacheSnapshot": ".radix.snapshot",
     "Trace": ".runtime.trace.trace",
     "TraceFormatError": ".runtime.trace.jsonl",
     "InvalidSamplingParamsError": ".sampling_params",
@@ -198,6 +201,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "CacheUsageError",
     "InvariantViolation",
     "RetentionRange",
+    "CachedRun",
+    "CacheSnapshot",
     "Trace",
     "TraceFormatError",
     "InvalidSamplingParamsError",

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from ..kernels.dispatch import check_device
+from ..radix.snapshot import CacheSnapshot
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
@@ -203,6 +204,11 @@ class LLM:
     def reset_prefix_cache(self) -> int:
         """Forget every cached block that no running request holds. Returns how many blocks were freed."""
         return self._loop.call(lambda engine: engine.reset_prefix_cache())
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """What the prefix cache holds now, as plain data: the runs of tokens, what continues what, and how often each
+        was hit. O(tokens in the cache), between two steps of the engine."""
+        return self._loop.call(lambda engine: engine.cache_snapshot())
 
     def metrics(self) -> EngineMetrics:
         """Counters and phase times so far."""

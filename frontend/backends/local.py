@@ -18,6 +18,7 @@ from ...sampling_params import SamplingParams
 from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
 from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
+from ..trace.cache_tree import CacheNode, CacheTree
 
 __all__ = ["LLM", "BackendClosedError", "LocalBackend", "default_model"]
 
@@ -118,6 +119,24 @@ class LocalBackend:
             "kernels": self.llm.kernels_name,
             "max_model_len": self.llm.max_model_len,
         }
+
+    def cache_tree(self) -> CacheTree:
+        """What the engine's prefix cache holds now, with texts."""
+        snapshot = self.llm.cache_snapshot()
+        nodes = (
+            CacheNode(
+                parent_idx=run.parent_idx,
+                start=run.start,
+                token_ids=run.token_ids,
+                text=self.decode(run.token_ids),
+                num_hits=run.num_hits,
+                last_used=run.last_access,
+                is_locked=run.num_running > 0,
+            )
+            for run in snapshot.runs
+        )
+        block_size = snapshot.block_size
+        return CacheTree(snapshot.num_blocks * block_size, snapshot.num_free_blocks * block_size, tuple(nodes))
 
     # Life
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from typing import Literal
 
 from ..calls import CallKind, CallMeta
@@ -168,6 +169,40 @@ class ProgramTrace:
     @property
     def num_generated_tokens(self) -> int:
         return sum(call.meta.num_generated_tokens for call in self.model_calls if call.meta is not None)
+
+    def text(self, *, has_prompts: bool = False) -> str:
+        """One line a call, indented by branch, for a terminal; with every prompt behind it if wanted."""
+        from .text import trace_text
+
+        return trace_text(self, has_prompts=has_prompts)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it to a file, which is replaced if it exists; `save_traces` writes several into one.
+
+        `.html` is a page that needs nothing else, `.jsonl` is for `load`, `.txt` is the text with every prompt.
+
+        Raises:
+            ValueError: the name ends in none of these.
+            OSError: the file cannot be written.
+        """
+        from .files import save_traces
+
+        save_traces([self], path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> list[ProgramTrace]:
+        """The traces in a `.jsonl` file, in order.
+
+        Raises:
+            ProgramTraceFormatError: a line is no trace, or is cut off; the message gives the line.
+            OSError: the file cannot be read.
+        """
+        from .files import load_traces
+
+        return load_traces(path)
 
     def to_json(self) -> str:
         """One JSON object on one line, in ASCII. A prompt is written as what it adds to the call before it."""
