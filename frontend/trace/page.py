@@ -6,15 +6,17 @@ everywhere, and lets j and k walk through the calls.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import wording
 from .cache_tree import CacheTree
 from .markup import html_text
+from .page_assets import page_asset
 from .page_cache import cache_section
 from .page_call import PromptBudget, call_detail, run_detail
-from .page_style import SCRIPT, STYLE
 from .page_timeline import timeline
 from .page_tree import run_tree
 from .program_trace import ProgramTrace
@@ -22,7 +24,6 @@ from .report import report_of_traces
 
 _MAX_RUNS = 500
 _MAX_PROMPT_CHARS = 4_000_000
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ def trace_page(traces: Sequence[ProgramTrace], cache: CacheTree | None = None, p
     """The page. O(text of all prompts), which are cut once they come to 4 million characters; of more than 500 runs the
     first are shown, and those that failed before the others."""
     shown = _shown(traces)
+    script = page_asset("page.js")
     title = _title(traces)
     budget = PromptBudget(_MAX_PROMPT_CHARS)
     trees = "".join(run_tree(idx, trace, len(shown)) for idx, trace in enumerate(shown))
@@ -50,9 +52,9 @@ def trace_page(traces: Sequence[ProgramTrace], cache: CacheTree | None = None, p
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">
 <title>{html_text(title)}</title>
-<style>{STYLE}</style>
+<style>{page_asset("page.css")}</style>
 </head>
 <body>
 <header><h1>{html_text(title)}</h1>{_cards(traces)}{_reports(traces)}</header>
@@ -64,10 +66,16 @@ def trace_page(traces: Sequence[ProgramTrace], cache: CacheTree | None = None, p
 {cache_section(cache)}
 {"".join(map(_part, parts))}
 <footer>Green tokens came from the prefix cache, blue ones were computed, amber ones generated.</footer>
-<script>{SCRIPT}</script>
+<script>{script}</script>
 </body>
 </html>
 """
+
+
+def _policy(script: str) -> str:
+    """What a browser may do with the page: nothing from outside, and no script but this one."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def _shown(traces: Sequence[ProgramTrace]) -> Sequence[ProgramTrace]:
@@ -121,7 +129,8 @@ def _run_notes(traces: Sequence[ProgramTrace], shown: Sequence[ProgramTrace]) ->
         note = f'<p class="muted">{len(shown):,} of {len(traces):,} runs are shown; a .jsonl file has all of them.</p>'
     num_failed = sum(trace.status in ("failed", "raised") for trace in shown)
     if num_failed and len(shown) > 1:
-        note += f'<label class="filter"><input type="checkbox" id="only-failed"> only the {num_failed:,} that failed</label>'
+        box = '<input type="checkbox" id="only-failed">'
+        note += f'<label class="filter">{box} only the {num_failed:,} that failed</label>'
     return note
 
 

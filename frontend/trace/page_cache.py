@@ -39,8 +39,8 @@ def cache_section(cache: CacheTree | None) -> str:
         f'<section id="cache"><h2>Cache</h2><p class="muted">{summary} Each bar runs from the first to the last token '
         f"of a node, {end:,} tokens across; what is below and to the right of one continues it.</p>"
         f'<p class="legend"><span>never hit</span><span class="heats">{legend}</span><span>{max_hits:,} hits</span></p>'
-        f'<div class="nodes"><div class="node head"><span></span><span>tokens</span><span>hits</span><span>last used</span>'
-        f"</div>{rows}</div></section>"
+        '<div class="nodes"><div class="node head"><span></span><span>tokens</span><span>hits</span>'
+        f"<span>last used</span></div>{rows}</div></section>"
     )
 
 

@@ -261,5 +261,5 @@ def _coloured(spans: Sequence[TokenSpan], num_cached: int, *, is_known: bool) ->
 def _id_list(token_ids: Sequence[int]) -> str:
     if not token_ids:
         return ""
-    ids = " ".join(map(str, token_ids))
-    return f'<details class="ids"><summary>{wording.counted(len(token_ids), "token id")}</summary><code>{ids}</code></details>'
+    summary, ids = wording.counted(len(token_ids), "token id"), " ".join(map(str, token_ids))
+    return f'<details class="ids"><summary>{summary}</summary><code>{ids}</code></details>'

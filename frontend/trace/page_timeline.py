@@ -48,7 +48,8 @@ def timeline(traces: Sequence[ProgramTrace]) -> str:
 
 _LEGEND = (
     '<p class="legend"><span><i class="wait"></i>waiting for the engine</span>'
-    '<span><i class="prefill"></i>prompt computed, choices scored</span><span><i class="decode"></i>text generated</span>'
+    '<span><i class="prefill"></i>prompt computed, choices scored</span>'
+    '<span><i class="decode"></i>text generated</span>'
     '<span><i class="busy"></i>running, phases unknown</span><span><i class="failed"></i>failed</span></p>'
 )
 
@@ -77,26 +78,26 @@ def _end(call: CallTrace, lane: Lane) -> float:
 def _lane_row(lane: Lane, span_s: float) -> str:
     bars = "".join(_bar(lane, call, span_s) for call in lane.calls)
     css = "lane first" if lane.is_first else "lane"
-    return f'<div class="{css}"><span title="{html_text(lane.label)}">{html_text(lane.label)}</span><div class="track">{bars}</div></div>'
+    label = html_text(lane.label)
+    return f'<div class="{css}"><span title="{label}">{label}</span><div class="track">{bars}</div></div>'
 
 
 def _bar(lane: Lane, call: CallTrace, span_s: float) -> str:
     assert call.submitted_s is not None
     start_s, end_s = call.submitted_s, max(call.submitted_s, _end(call, lane))
     total = max(end_s - start_s, 1e-9)
+    phases = [(phase, length) for phase, length in _phases(call, end_s) if length > 0]
+    longest = max(phases, key=lambda phase: phase[1], default=None)
     segments = "".join(
-        f'<i class="{phase}" style="width:{100 * length / total:.2f}%"></i>'
-        for phase, length in _phases(call, end_s)
-        if length > 0
+        f'<i class="{phase}" style="width:{100 * length / total:.2f}%">'
+        f"{html_text(call.name or call.kind) if (phase, length) == longest else ''}</i>"
+        for phase, length in phases
     )
     left = 100 * (lane.offset_s + start_s) / span_s
-    width = 100 * total / span_s
-    label = call.name or call.kind
-    title = f"{call.describe()}: {wording.seconds(total)}, {wording.ending(call)}"
-    css = f"bar {call.status}"
+    title = html_text(f"{call.describe()}: {wording.seconds(total)}, {wording.ending(call)}")
     return (
-        f'<a class="{css}" href="#{call_anchor(lane.run_idx, call)}" style="left:{left:.3f}%;width:{width:.3f}%" '
-        f'title="{html_text(title)}">{segments}<b>{html_text(label)}</b></a>'
+        f'<a class="bar {call.status}" href="#{call_anchor(lane.run_idx, call)}" title="{title}" '
+        f'style="left:{left:.3f}%;width:{100 * total / span_s:.3f}%">{segments}</a>'
     )
 
 

@@ -137,5 +137,6 @@ def report_of_traces(traces: Iterable[ProgramTrace]) -> list[ProgramReport]:
 
 def _add_call(builder: ReportBuilder, meta: CallMeta) -> None:
     builder.add_call(meta.num_prompt_tokens, meta.num_cached_tokens, meta.num_generated_tokens)
-    if meta.first_token_s is not None and meta.queued_s is not None:
-        builder.add_prefill(meta.num_computed_tokens, meta.first_token_s - meta.queued_s)
+    prompt_end_s = meta.duration_s if meta.choices else meta.first_token_s
+    if prompt_end_s is not None and meta.queued_s is not None:
+        builder.add_prefill(meta.num_computed_tokens, prompt_end_s - meta.queued_s)

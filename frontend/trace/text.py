@@ -59,8 +59,9 @@ def _figures(call: CallTrace) -> str:
         return f"{call.status}{tokens}"
     meta = call.meta
     return (
-        f"{meta.num_prompt_tokens:,} prompt = {meta.num_cached_tokens:,} cached + {meta.num_computed_tokens:,} computed, "
-        f"{meta.num_generated_tokens:,} generated, {wording.ending(call)}, {wording.seconds(meta.duration_s)}"
+        f"{meta.num_prompt_tokens:,} prompt = {meta.num_cached_tokens:,} cached + "
+        f"{meta.num_computed_tokens:,} computed, {meta.num_generated_tokens:,} generated, "
+        f"{wording.ending(call)}, {wording.seconds(meta.duration_s)}"
     )
 
 
@@ -77,9 +78,9 @@ def _choices(call: CallTrace) -> str:
 
 def _error_lines(error: ErrorTrace, indent: str) -> Iterator[str]:
     where = "" if error.source is None else f" [{error.source}]"
-    yield f"{indent}! {error}{where}"
+    yield f"{indent}! {wording.one_line(str(error))}{where}"
     for cause in error.causes:
-        yield f"{indent}  because of {cause}"
+        yield f"{indent}  because of {wording.one_line(cause)}"
 
 
 def _prompt_lines(call: CallTrace) -> Iterator[str]:

@@ -15,7 +15,7 @@ def seconds(value: float | None) -> str:
         return f"{value * 1000:.1f} ms"
     if value < 0.9995:
         return f"{value * 1000:.0f} ms"
-    return f"{value:.2f} s" if value < 99.995 else f"{value:,.0f} s"
+    return f"{value:.2f} s" if value < 9.995 else f"{value:,.1f} s"
 
 
 def percent(share: float) -> str:
@@ -29,9 +29,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def one_line(text: str) -> str:
+    """With its line ends as signs."""
+    return text.replace("\r", "").replace("\n", "⏎")
+
+
 def shortened(text: str, max_len: int) -> str:
     """On one line, with its middle left out if it is too long."""
-    text = text.replace("\r", "").replace("\n", "⏎")
+    text = one_line(text)
     if len(text) <= max_len:
         return text
     end_len = max_len // 3
