@@ -11,6 +11,7 @@ from .fork import Appendable, ForkGroup
 from .primitives import RoleBegin, RoleEnd, as_expression
 from .scope import Scope
 from .trace.capture import capture_trace
+from .trace.notebook import is_html_repr_wanted, state_html
 from .trace.program_trace import ProgramTrace
 from .values import Joined, OnError
 
@@ -91,6 +92,16 @@ class AppendableState:
         """The text there is now."""
         return self._scope.interpreter.text_so_far()
 
+    @property
+    def program_name(self) -> str:
+        """Of the program that runs."""
+        return self._scope.run.program_name
+
+    @property
+    def run_id(self) -> str:
+        """No two runs have the same; the branches of a run share it."""
+        return self._scope.run.run_id
+
     def calls(self) -> tuple[CallRecord, ...]:
         """Every call of the run so far, branches included, in the order the program asked for them."""
         return self._scope.run.graph.records()
@@ -107,6 +118,22 @@ class AppendableState:
         shown = ", ".join(f"{name}{'' if value.is_done else ' (pending)'}" for name, value in values.items())
         return (
             f"<{type(self).__name__} of {self._scope.run.program_name}: {self._status()}; variables: {shown or 'none'}>"
+        )
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks: the text so far, as of now. None, for the plain repr, if RAMET_HTML_REPR=0 is set."""
+        if not is_html_repr_wanted():
+            return None
+        interpreter, run = self._scope.interpreter, self._scope.run
+        error = run.body_error() or (
+            None if interpreter.first_failure is None else interpreter.first_failure.to_error()
+        )
+        return state_html(
+            run.program_name,
+            self._status(),
+            self.calls(),
+            interpreter.spans_so_far(),
+            None if error is None else str(error),
         )
 
     def _status(self) -> str:

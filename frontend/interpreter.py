@@ -149,9 +149,13 @@ class Interpreter:
 
     def text_so_far(self) -> str:
         """The text there is now; never blocks."""
+        return "".join(text for text, _ in self.spans_so_far())
+
+    def spans_so_far(self) -> list[tuple[str, bool]]:
+        """The text there is now in pieces, and whether a call of this state wrote each; never blocks."""
         with self._changed:
             spans = list(self._spans)
-        return "".join(span if isinstance(span, str) else span.text_so_far() for span in spans)
+        return [(span, False) if isinstance(span, str) else (span.text_so_far(), True) for span in spans]
 
     def messages(self, timeout: float | None = None) -> list[Message]:
         """The complete chat messages; blocks until everything added so far has run. Raises like `text`."""

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramRef
@@ -14,6 +14,15 @@ from .calls import CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
+
+
+@runtime_checkable
+class WatchesRuns(Protocol):
+    """A backend that wants to know of every run on it."""
+
+    def run_began(self, run: RunContext) -> None:
+        """The body of a run is about to begin, or could not. Does not block or raise."""
+        ...
 
 
 class RunContext:
@@ -39,6 +48,7 @@ class RunContext:
         self.start_time = time.time()
         self.started_at = time.monotonic()
         self.body_ended_at: float | None = None
+        self._is_announced = False
         self._sampling = {**DEFAULT_SAMPLING, **sampling}
         self.sampling_params({})
         self._lock = threading.Lock()
@@ -64,9 +74,16 @@ class RunContext:
         self.arguments = arguments
         self.start_time = time.time()
         self.started_at = time.monotonic()
+        self._announce()
+
+    def _announce(self) -> None:
+        if not self._is_announced and isinstance(self.backend, WatchesRuns):
+            self.backend.run_began(self)
+        self._is_announced = True
 
     def end_body(self, error: BaseException | None) -> None:
         """The body has returned, or raised `error`: observers need not expect more to be added."""
+        self._announce()
         with self._lock:
             self._body_error = error
             self.body_ended_at = time.monotonic()

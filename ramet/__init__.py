@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     )
     from .frontend.program import Program, function
     from .frontend.state import ProgramState
+    from .frontend.trace.cache_tree import CacheNode, CacheTree
+    from .frontend.trace.files import save_traces
     from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
+    from .frontend.trace.report import ProgramReport, report
     from .frontend.trace.trace_json import ProgramTraceFormatError
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
@@ -110,9 +113,14 @@ _MODULE_OF = {
     "Program": ".frontend.program",
     "function": ".frontend.program",
     "ProgramState": ".frontend.state",
+    "CacheNode": ".frontend.trace.cache_tree",
+    "CacheTree": ".frontend.trace.cache_tree",
+    "save_traces": ".frontend.trace.files",
     "CallTrace": ".frontend.trace.program_trace",
     "ErrorTrace": ".frontend.trace.program_trace",
     "ProgramTrace": ".frontend.trace.program_trace",
+    "ProgramReport": ".frontend.trace.report",
+    "report": ".frontend.trace.report",
     "ProgramTraceFormatError": ".frontend.trace.trace_json",
     "ScoredChoice": ".runtime.choice_prompts",
     "EngineConfig": ".runtime.config",
@@ -175,9 +183,14 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "Program",
     "function",
     "ProgramState",
+    "CacheNode",
+    "CacheTree",
+    "save_traces",
     "CallTrace",
     "ErrorTrace",
     "ProgramTrace",
+    "ProgramReport",
+    "report",
     "ProgramTraceFormatError",
     "ScoredChoice",
     "EngineConfig",

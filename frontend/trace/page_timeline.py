@@ -18,7 +18,7 @@ _MAX_TICKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The calls of one branch of one run. `offset_s` is when the run began on the page's clock."""
+    """The calls of one branch of one run. `offset_s` is when the run began after the first call of all was sent."""
 
     run_idx: int
     label: str
@@ -34,8 +34,8 @@ def timeline(traces: Sequence[ProgramTrace]) -> str:
     if not lanes:
         return ""
     shown = lanes[:_MAX_LANES]
-    span_s = max((lane.offset_s + _end(call, lane) for lane in shown for call in lane.calls), default=0.0)
-    span_s = max(span_s, _MIN_SPAN_S)
+    ended_s = max(lane.offset_s + _end(call, lane) for lane in shown for call in lane.calls)
+    span_s = max(ended_s, _MIN_SPAN_S)
     rows = "".join(_lane_row(lane, span_s) for lane in shown)
     note = f'<p class="muted">The first {_MAX_LANES} of {len(lanes):,} branches.</p>' if len(lanes) > _MAX_LANES else ""
     dense = " dense" if len(shown) > 40 else ""
@@ -55,7 +55,7 @@ _LEGEND = (
 
 
 def _lanes(traces: Sequence[ProgramTrace]) -> Iterator[Lane]:
-    first_start = min((trace.start_time for trace in traces), default=0.0)
+    first_sent = min((at for trace in traces if (at := _first_sent(trace)) is not None), default=0.0)
     for run_idx, trace in enumerate(traces):
         title = trace.name if len(traces) == 1 else f"{run_idx + 1} {trace.name}"
         is_first = True
@@ -66,8 +66,14 @@ def _lanes(traces: Sequence[ProgramTrace]) -> Iterator[Lane]:
             label = title if not branch.path else branch.label
             if branch.path and is_first:
                 label = f"{title} · {branch.label}"
-            yield Lane(run_idx, label, trace.start_time - first_start, trace.duration_s, calls, is_first)
+            yield Lane(run_idx, label, trace.start_time - first_sent, trace.duration_s, calls, is_first)
             is_first = False
+
+
+def _first_sent(trace: ProgramTrace) -> float | None:
+    """When its first call went to the backend, in seconds since 1970."""
+    sent = [call.submitted_s for call in trace.calls if call.submitted_s is not None]
+    return trace.start_time + min(sent) if sent else None
 
 
 def _end(call: CallTrace, lane: Lane) -> float:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ..calls import CallMeta
+from ..calls import CallMeta, CallRecord
 from ..token_log import common_prefix_len
 from . import wording
-from .program_trace import ProgramTrace
+from .program_trace import CallTrace, ProgramTrace
+
+if TYPE_CHECKING:
+    from ..appendable import AppendableState
 
 MIN_TIMED_TOKENS = 32
 """A prompt of fewer computed tokens says little of what a token costs."""
@@ -117,22 +121,47 @@ class ReportBuilder:
         )
 
 
+def report(states: Iterable[AppendableState]) -> list[ProgramReport]:
+    """What runs had in common and what the cache made of it: a report per program, in the order of their first runs.
+
+        for line in ramet.report(triage.run_batch(tickets)):
+            print(line)
+
+    Does not wait: calls that have no outcome yet count as prompts only. O(tokens of the first prompts).
+    """
+    runs: dict[str, tuple[str, tuple[CallRecord, ...]]] = {}
+    for state in states:
+        runs[state.run_id] = (state.program_name, state.calls())  # branches of one run count once
+    return _reports(runs.values())
+
+
 def report_of_traces(traces: Iterable[ProgramTrace]) -> list[ProgramReport]:
     """One report per program, in the order of their first runs. O(tokens of the first prompts)."""
+    return _reports((trace.name, trace.calls) for trace in traces)
+
+
+def _reports(runs: Iterable[tuple[str, Sequence[CallRecord | CallTrace]]]) -> list[ProgramReport]:
     builders: dict[str, ReportBuilder] = {}
-    for trace in traces:
-        builder = builders.setdefault(trace.name, ReportBuilder(trace.name))
-        sent = [call for call in trace.model_calls if call.prompt_token_ids and call.submitted_s is not None]
-        if not sent:
-            continue
-        first = min(sent, key=lambda call: (call.submitted_s, call.call_id))
-        builder.add_first_prompt(first.prompt_token_ids)
-        if first.meta is not None:
-            builder.add_first_cached(first.meta.num_cached_tokens)
-        for call in sent:
-            if call.meta is not None:
-                _add_call(builder, call.meta)
+    for name, calls in runs:
+        _add_run(builders.setdefault(name, ReportBuilder(name)), calls)
     return [builder.report() for builder in builders.values()]
+
+
+def _add_run(builder: ReportBuilder, calls: Sequence[CallRecord | CallTrace]) -> None:
+    sent = [(at, call) for call in calls if (at := _sent_at(call)) is not None]
+    if not sent:
+        return
+    _, first = min(sent, key=lambda item: (item[0], item[1].call_id))
+    builder.add_first_prompt(first.prompt_token_ids)
+    if first.meta is not None:
+        builder.add_first_cached(first.meta.num_cached_tokens)
+    for _, call in sent:
+        if call.meta is not None:
+            _add_call(builder, call.meta)
+
+
+def _sent_at(call: CallRecord | CallTrace) -> float | None:
+    return call.submitted_at if isinstance(call, CallRecord) else call.submitted_s
 
 
 def _add_call(builder: ReportBuilder, meta: CallMeta) -> None:
