@@ -118,7 +118,7 @@ def print_report(backend: RecordingBackend, terminal: Terminal, *, is_long: bool
     if totals.num_calls or is_long:
         terminal.line(terminal.dim(terminal.wrapped(f"ramet: {format_summary(totals)}")))
     for report in backend.reports():
-        if report.num_runs > 1:
+        if report.num_runs > 1 and report.shared_prefix_len:
             terminal.line(terminal.dim(terminal.wrapped(f"ramet: {report}")))
     if failures:
         terminal.line(terminal.bad(terminal.wrapped(f"ramet: {format_failures(failures, len(calls))}")))
