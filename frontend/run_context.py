@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramRef
@@ -85,8 +85,7 @@ class RunContext:
 
     def _announce(self) -> None:
         if not self._is_announced and _watches_runs(type(self.backend)):
-            assert isinstance(self.backend, WatchesRuns)
-            self.backend.run_began(self)
+            cast(WatchesRuns, self.backend).run_began(self)
         self._is_announced = True
 
     def end_body(self, error: BaseException | None) -> None:

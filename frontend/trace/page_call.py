@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from ..generation import TokenLogprob
 from . import wording
 from .markup import html_text, share_bar, tag
 from .program_trace import CallTrace, ErrorTrace, ProgramTrace, TokenText
@@ -171,12 +172,9 @@ def _output(trace: ProgramTrace, call: CallTrace) -> str:
     return "".join(parts)
 
 
-def _logprobs(logprobs: Sequence[object], texts: Mapping[int, TokenText]) -> str:
-    from ..generation import TokenLogprob
-
+def _logprobs(logprobs: Sequence[TokenLogprob], texts: Mapping[int, TokenText]) -> str:
     shown = []
     for token in logprobs:
-        assert isinstance(token, TokenLogprob)
         probability = math.exp(min(0.0, token.logprob))
         others = ", ".join(
             f"{_token(other, texts)!r} {wording.percent(math.exp(min(0.0, value)))}"

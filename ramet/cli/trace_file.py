@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,8 +48,8 @@ class TraceFile:
 
     def start(self, llm: LLM, stack: ExitStack) -> None:
         """Record the engine's steps from now on, until `save` or until `stack` is closed."""
-        stack.push(self._recording)
         self._recorder = self._recording.enter_context(llm.trace())
+        stack.callback(self._end_recording)
 
     def save(self, backend: RecordingBackend) -> str:
         """Write what was recorded, if the program ever used the default backend. Returns a line to show.
@@ -61,7 +61,7 @@ class TraceFile:
         """
         traces = backend.traces()
         cache = backend.cache_tree() if traces else None
-        self._recording.close()  # first, or the engine may add a step while the steps are read
+        self._end_recording()  # first, or the engine may add a step while the steps are read
         steps = None if self._recorder is None else self._recorder.trace
         suffix = self.path.suffix.lower()
         if steps is None and (suffix == ".svg" or not traces):
@@ -82,6 +82,13 @@ class TraceFile:
         steps_path = self.path.with_suffix(STEPS_SUFFIX)
         steps.save_jsonl(steps_path)
         return f"{runs} is in {self.path}, that of {_counted(len(steps), 'step')} is in {steps_path}"
+
+    def _end_recording(self) -> None:
+        """Idempotent."""
+        from ..runtime.errors import EngineStoppedError
+
+        with suppress(EngineStoppedError):  # the program has shut its LLM down: no step is added any more
+            self._recording.close()
 
 
 def _steps_part(steps: Trace) -> PagePart:
