@@ -89,7 +89,7 @@ class Filter:
         try:
             return re.compile(pattern, re.IGNORECASE if self.ignore_case else 0)
         except (re.error, TypeError, RecursionError) as error:
-            raise InvalidTaskError(f"filter {self.name!r}: {pattern!r} is no regular expression: {error}") from error
+            raise InvalidTaskError(f"filter {self.name!r}: {pattern!r} is no regular expression: {error}") from None
 
     def extract(self, text: str) -> str | None:
         """The answer in a generated text, normalised; None if there is none."""

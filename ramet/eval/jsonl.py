@@ -22,7 +22,7 @@ def read_jsonl(path: Path) -> tuple[Record, ...]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InvalidTaskError(f"{path}, line {number}: this is no JSON: {error}") from error
+            raise InvalidTaskError(f"{path}, line {number}: this is no JSON: {error}") from None
         if not isinstance(record, dict):
             raise InvalidTaskError(
                 f"{path}, line {number}: every line must be a JSON object, not {line.strip()[:60]!r}"
@@ -41,6 +41,6 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InvalidTaskError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise InvalidTaskError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise InvalidTaskError(f"{path} is not UTF-8 text: {error}") from error
+        raise InvalidTaskError(f"{path} is not UTF-8 text: {error}") from None

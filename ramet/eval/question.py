@@ -77,7 +77,7 @@ def build_questions(task: Task, limit: int | None = None) -> list[Question]:
         try:
             questions.append(_question(task, idx, item, source.shots_for(item)))
         except InvalidTaskError as error:
-            raise InvalidTaskError(f"item {idx} of the task {task.name!r}: {error}") from error
+            raise InvalidTaskError(f"item {idx} of the task {task.name!r}: {error}") from None
     return questions
 
 
@@ -126,7 +126,7 @@ def _shot_answer(task: Task, shot: Record) -> str:
             return choices[target_idx]
         return _first(parse_template(task.target).render_all(shot))
     except InvalidTaskError as error:
-        raise InvalidTaskError(f"one of its shots: {error}") from error
+        raise InvalidTaskError(f"one of its shots: {error}") from None
 
 
 def _choices(task: Task, record: Record) -> tuple[tuple[str, ...], int]:

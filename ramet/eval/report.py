@@ -10,9 +10,9 @@ _HEADINGS = ("metric", "value", "stderr", "95 % interval")
 def format_report(result: EvalResult) -> str:
     """What was asked, a line per metric, what failed, what the cache saved. Several lines, no newline at the end."""
     task, num_items = result.task, len(result.items)
-    shots = f"{task.num_shots} shots ({_shot_order(result)})" if task.num_shots else "no shots"
+    shots = f"{_counted(task.num_shots, 'shot')} ({_shot_order(result)})" if task.num_shots else "no shots"
     chat = "" if task.chat == "off" else f", chat {task.chat}"
-    lines = [f"{task.name}: {task.kind}, {num_items:,} items, {shots}{chat}, model {result.model}"]
+    lines = [f"{task.name}: {task.kind}, {_counted(num_items, 'item')}, {shots}{chat}, model {result.model}"]
     if result.num_resumed:
         lines.append(f"{result.num_resumed:,} of them were there from an earlier run")
     if result.metrics:
@@ -21,7 +21,7 @@ def format_report(result: EvalResult) -> str:
     if result.failed:
         first = result.failed[0]
         lines.append(
-            f"{len(result.failed):,} items failed and are in no metric; the first, item {first.question.idx}: "
+            f"{_counted(len(result.failed), 'item')} failed and in no metric; the first, item {first.question.idx}: "
             f"{first.error}"
         )
     return "\n".join([*lines, format_tokens(result)])
@@ -35,6 +35,10 @@ def format_tokens(result: EvalResult) -> str:
         f"{tokens.num_cached_tokens:,} of {tokens.num_prompt_tokens:,} prompt tokens from the cache "
         f"({100 * tokens.hit_rate:.0f} %); {tokens.num_generated_tokens:,} generated; {result.elapsed_s:.1f} s{rate}"
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _shot_order(result: EvalResult) -> str:

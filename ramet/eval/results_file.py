@@ -41,7 +41,7 @@ class ResultsFile:
                 self._load()
             self._stream = path.open("a", encoding="utf-8", errors=_LONE_SURROGATES)
         except OSError as error:
-            raise ResultsFileError(f"{path} cannot be written: {error.strerror or error}") from error
+            raise ResultsFileError(f"{path} cannot be written: {error.strerror or error}") from None
 
     def _load(self) -> None:
         """Read what is there, and cut off a last line that was not written to its end."""

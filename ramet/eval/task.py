@@ -98,7 +98,7 @@ class Task:
             self.sampling_params()
             resolve_choices_method(self.choices_method)
         except (InvalidSamplingParamsError, InvalidProgramError) as error:
-            raise InvalidTaskError(str(error)) from error
+            raise InvalidTaskError(str(error)) from None
 
     @property
     def has_choices(self) -> bool:

@@ -39,14 +39,17 @@ def load_task(task: str | Path, data: str | Path | None = None, **changes: Any) 
             raise InvalidTaskError(f"{path} holds the items already: leave data={str(data)!r} out")
         return task_from_table({"name": path.stem, "data": path.name, **changes}, path.parent, str(path))
     _check_names(changes)
-    return replace(load_builtin(str(task), None if data is None else Path(data)), **changes)
+    built_in = load_builtin(str(task), None if data is None else Path(data))
+    if isinstance(changes.get("shots"), str):
+        changes["shots"] = read_jsonl(Path(changes["shots"]))
+    return replace(built_in, **changes)
 
 
 def _read_task_file(path: Path, data: str | Path | None, changes: Mapping[str, Any]) -> Task:
     try:
         table = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise InvalidTaskError(f"{path} is no TOML: {error}") from error
+        raise InvalidTaskError(f"{path} is no TOML: {error}") from None
     table = {"name": path.stem, **table}
     if data is not None:
         table["data"] = str(Path(data).absolute())
@@ -70,7 +73,8 @@ def task_from_table(table: Mapping[str, Any], folder: Path, where: str) -> Task:
             raise InvalidTaskError(f"the task does not say its {missing[0]}")
         return Task(**options)
     except InvalidTaskError as error:
-        raise InvalidTaskError(f"{where}: {error}") from error
+        message = str(error)
+        raise InvalidTaskError(message if message.startswith(where) else f"{where}: {message}") from error.__cause__
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
