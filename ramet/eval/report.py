@@ -21,8 +21,8 @@ def format_report(result: EvalResult) -> str:
     if result.failed:
         first = result.failed[0]
         lines.append(
-            f"{_counted(len(result.failed), 'item')} failed and counted in no metric; the first, item {first.question.idx}: "
-            f"{first.error}"
+            f"{_counted(len(result.failed), 'item')} failed and counted in no metric; the first, "
+            f"item {first.question.idx}: {first.error}"
         )
     return "\n".join([*lines, format_tokens(result)])
 

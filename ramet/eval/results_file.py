@@ -111,4 +111,5 @@ def _has_outcome(line: dict[str, Any] | None) -> bool:
 
 
 def _encoded(line: dict[str, Any]) -> str:
-    return json.dumps(line, ensure_ascii=False) + "\n"
+    """A line of text. What JSON has no form for, such as a date in an item, is written as its text."""
+    return json.dumps(line, ensure_ascii=False, default=str) + "\n"

@@ -54,5 +54,5 @@ class ShotSource:
 
 def digest(value: object) -> str:
     """A name for a JSON value that depends on its content alone."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=dict)
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -93,9 +93,13 @@ def _text_of(field: Field, value: object) -> str:
         return str(value)
     if value is None:
         raise InvalidTaskError(f"the field {str(field)!r} is null, and a prompt needs a text")
-    kind = "a list" if isinstance(value, list) else "an object"
+    if not isinstance(value, list | Mapping):
+        raise InvalidTaskError(
+            f"the field {str(field)!r} is a {type(value).__name__}, and a text or number was expected"
+        )
+    kind, part = ("a list", "0") if isinstance(value, list) else ("an object", next(iter(value), "name"))
     raise InvalidTaskError(
-        f"the field {str(field)!r} is {kind}, and a text was expected: name a part of it, as in {{{field}.0}}"
+        f"the field {str(field)!r} is {kind}, and a text was expected: name a part of it, as in {{{field}.{part}}}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import math
 import os
@@ -185,6 +186,16 @@ def test_texts_that_no_utf8_can_spell_are_written_and_read(tmp_path: Path) -> No
     assert again.items[0].question.item["q"] == "\ud800\u2028é"
 
 
+def test_items_need_not_be_json(tmp_path: Path) -> None:
+    output, items = tmp_path / "out.jsonl", [{"q": "x", "a": "y", "day": datetime.date(2024, 2, 29)}]
+    for resume in (False, True):
+        result = evaluate(sums(items=items), MockBackend("y"), output=output, resume=resume)
+        assert (result.num_resumed, result.metrics["exact_match"].value) == (int(resume), 1.0)
+    assert lines_of(output)[0]["item"]["day"] == "2024-02-29"
+    with pytest.raises(InvalidTaskError, match="the field 'day' is a date, and a text or number was expected"):
+        evaluate(sums(items=items, prompt="{day}"), MockBackend("y"))
+
+
 def same(left: EvalResult, right: EvalResult) -> bool:
     """Apart from times and what was cached."""
 
@@ -267,7 +278,7 @@ def test_the_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     result = evaluate(sums(), MockBackend("1"), output=output, limit=3)
     before = output.read_bytes()
-    broken = dataclasses.replace(result.items[0], scores={"x": object()})  # type: ignore[dict-item]
+    broken = dataclasses.replace(result.items[0], scores={("x",): 1.0})  # type: ignore[dict-item]
     with ResultsFile(output, resume=True) as file, pytest.raises(TypeError):
         file.finish([*result.items, broken])
     assert output.read_bytes() == before
