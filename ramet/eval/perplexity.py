@@ -37,11 +37,12 @@ def measure_perplexity(text: str, backend: Backend) -> Outcome:
     token_ids = backend.encode([TextSegment(text)], at_start=True)
     if len(token_ids) < 2:
         raise InvalidTaskError(f"the text {text!r} is a single token, and the first token of a text has no likelihood")
+    window_len = llm.max_context_len - 1  # one token is generated after each
+    if window_len < 2:
+        raise InvalidTaskError(f"a context of {llm.max_context_len} tokens has no room for two and one to generate")
     start = time.monotonic()
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
-    handles = [
-        llm.submit({"prompt_token_ids": window}, params) for window in windows(token_ids, llm.max_context_len - 1)
-    ]
+    handles = [llm.submit({"prompt_token_ids": window}, params) for window in windows(token_ids, window_len)]
     outputs = [handle.wait() for handle in handles]
     total = 0.0
     for output in outputs:
