@@ -28,7 +28,7 @@ JUNK = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
 
 def packages_in_tree() -> dict[str, str]:
     """Package name to folder, for every folder that holds modules."""
-    packages = {"ramet": "ramet", "ramet.cli": "ramet/cli", "ramet.figures": "ramet/figures"}
+    packages = {"ramet": "ramet", **{f"ramet.{name}": f"ramet/{name}" for name in ("cli", "eval", "figures")}}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
             folder = path.parent.relative_to(ROOT)
