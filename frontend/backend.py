@@ -97,12 +97,15 @@ class ScoreResult:
             the continuations: log(1 - sum of p(next token) over those that it is the beginning of); 0 if there is none.
         num_prompt_tokens: length of the common prompt.
         num_cached_tokens: how many of these were in the cache.
+        token_ids: per continuation, the tokens that the values belong to, where the model cuts the text otherwise than
+            the call did; None if they are those of the call.
     """
 
     logprobs: tuple[tuple[float | None, ...], ...]
     end_logprobs: tuple[float, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
+    token_ids: tuple[tuple[int, ...], ...] | None = None
 
 
 Scoring = Handle[ScoreResult]

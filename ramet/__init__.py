@@ -19,8 +19,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .frontend.backends.local import BackendClosedError, LocalBackend
+    from .frontend.backends.anthropic_api import Anthropic
+    from .frontend.backends.errors import BackendCallError, BackendClosedError, UnsupportedByBackendError
+    from .frontend.backends.local import LocalBackend
     from .frontend.backends.mock import MockBackend
+    from .frontend.backends.openai_api import OpenAI
     from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.errors import (
         ForkError,
@@ -78,8 +81,12 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "LocalBackend": ".frontend.backends.local",
-    "BackendClosedError": ".frontend.backends.local",
     "MockBackend": ".frontend.backends.mock",
+    "OpenAI": ".frontend.backends.openai_api",
+    "Anthropic": ".frontend.backends.anthropic_api",
+    "BackendCallError": ".frontend.backends.errors",
+    "BackendClosedError": ".frontend.backends.errors",
+    "UnsupportedByBackendError": ".frontend.backends.errors",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
     "ForkError": ".frontend.errors",
@@ -137,8 +144,12 @@ _MODULE_OF = {
 
 __all__ = [  # noqa: RUF022 (in the order of the table above)
     "LocalBackend",
-    "BackendClosedError",
     "MockBackend",
+    "OpenAI",
+    "Anthropic",
+    "BackendCallError",
+    "BackendClosedError",
+    "UnsupportedByBackendError",
     "get_default_backend",
     "set_default_backend",
     "ForkError",

@@ -18,12 +18,9 @@ from ...sampling_params import SamplingParams
 from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
 from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
+from .errors import BackendClosedError
 
 __all__ = ["LLM", "BackendClosedError", "LocalBackend", "default_model"]
-
-
-class BackendClosedError(RuntimeError):
-    """The backend was closed and takes no more calls."""
 
 
 class LocalBackend:

@@ -22,8 +22,22 @@ def _mock() -> Callable[..., Backend]:
     return MockBackend
 
 
+def _openai() -> Callable[..., Backend]:
+    from .openai_api import OpenAI
+
+    return OpenAI
+
+
+def _anthropic() -> Callable[..., Backend]:
+    from .anthropic_api import Anthropic
+
+    return Anthropic
+
+
 BACKENDS: Mapping[str, Callable[[], Callable[..., Backend]]] = {
     "local": _local,
     "mock": _mock,
+    "openai": _openai,
+    "anthropic": _anthropic,
 }
 """Name (as `info()["backend"]` says it) to what imports the backend's class."""
