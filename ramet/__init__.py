@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .frontend.backends.anthropic_api import Anthropic
     from .frontend.backends.errors import BackendCallError, BackendClosedError, UnsupportedByBackendError
     from .frontend.backends.local import LocalBackend
+    from .frontend.backends.local_runtime import Runtime
     from .frontend.backends.mock import MockBackend
     from .frontend.backends.openai_api import OpenAI
     from .frontend.default_backend import get_default_backend, set_default_backend
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from .runtime.llm import LLM
     from .runtime.metrics import EngineMetrics
     from .runtime.models.errors import ModelLoadError
+    from .runtime.offline_engine import Engine
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .runtime.request import Request
     from .runtime.runner_spec import RunnerUnavailableError
@@ -81,6 +83,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "LocalBackend": ".frontend.backends.local",
+    "Runtime": ".frontend.backends.local_runtime",
     "MockBackend": ".frontend.backends.mock",
     "OpenAI": ".frontend.backends.openai_api",
     "Anthropic": ".frontend.backends.anthropic_api",
@@ -124,6 +127,7 @@ _MODULE_OF = {
     "RequestAbortedError": ".runtime.errors",
     "RequestFailedError": ".runtime.errors",
     "LLM": ".runtime.llm",
+    "Engine": ".runtime.offline_engine",
     "ModelLoadError": ".runtime.models.errors",
     "ChatTemplateError": ".runtime.chat_message",
     "EngineMetrics": ".runtime.metrics",
@@ -144,6 +148,7 @@ _MODULE_OF = {
 
 __all__ = [  # noqa: RUF022 (in the order of the table above)
     "LocalBackend",
+    "Runtime",
     "MockBackend",
     "OpenAI",
     "Anthropic",
@@ -187,6 +192,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "RequestAbortedError",
     "RequestFailedError",
     "LLM",
+    "Engine",
     "ModelLoadError",
     "ChatTemplateError",
     "EngineMetrics",
