@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .frontend.backends.local_runtime import Runtime
     from .frontend.backends.mock import MockBackend
     from .frontend.backends.openai_api import OpenAI
+    from .frontend.backends.runtime_endpoint import RuntimeEndpoint
     from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.errors import (
         ForkError,
@@ -85,6 +86,7 @@ _MODULE_OF = {
     "LocalBackend": ".frontend.backends.local",
     "Runtime": ".frontend.backends.local_runtime",
     "MockBackend": ".frontend.backends.mock",
+    "RuntimeEndpoint": ".frontend.backends.runtime_endpoint",
     "OpenAI": ".frontend.backends.openai_api",
     "Anthropic": ".frontend.backends.anthropic_api",
     "BackendCallError": ".frontend.backends.errors",
@@ -150,6 +152,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "LocalBackend",
     "Runtime",
     "MockBackend",
+    "RuntimeEndpoint",
     "OpenAI",
     "Anthropic",
     "BackendCallError",

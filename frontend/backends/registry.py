@@ -34,9 +34,16 @@ def _anthropic() -> Callable[..., Backend]:
     return Anthropic
 
 
+def _endpoint() -> Callable[..., Backend]:
+    from .runtime_endpoint import RuntimeEndpoint
+
+    return RuntimeEndpoint
+
+
 BACKENDS: Mapping[str, Callable[[], Callable[..., Backend]]] = {
     "local": _local,
     "mock": _mock,
+    "endpoint": _endpoint,
     "openai": _openai,
     "anthropic": _anthropic,
 }

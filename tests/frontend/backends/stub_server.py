@@ -22,9 +22,14 @@ class Exchange:
     body: dict[str, Any]
 
     def json(self, payload: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        data = json.dumps(payload).encode()
+        self._content(json.dumps(payload).encode(), status, {"Content-Type": "application/json", **(headers or {})})
+
+    def text(self, text: str) -> None:
+        self._content(text.encode(), 200, {"Content-Type": "text/plain"})
+
+    def _content(self, data: bytes, status: int, headers: Mapping[str, str]) -> None:
         self.handler.send_response(status)
-        sent = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
+        sent = {"Content-Length": str(len(data)), **headers}
         for name, value in sent.items():
             self.handler.send_header(name, value)
         self.handler.end_headers()
