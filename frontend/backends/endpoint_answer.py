@@ -8,6 +8,7 @@ from typing import Any
 from ...sampling_params import SamplingParams
 from ..generation import Sample, TokenLogprob
 from .errors import BackendCallError
+from .scored_rows import ScoredRow
 from .text_ids import TOKEN_BASE, TextIds
 
 
@@ -108,6 +109,20 @@ def _logprobs(meta: Mapping[str, Any], ids: TextIds) -> tuple[TokenLogprob, ...]
         likeliest = tuple((TOKEN_BASE + other, value) for value, other, _ in top or ())
         found.append(TokenLogprob(TOKEN_BASE + token_id, logprob, likeliest))
     return tuple(found)
+
+
+def scored_row(answer: Mapping[str, Any], ids: TextIds) -> ScoredRow:
+    """The tokens of a prompt with their logprobs, as far back as was asked. Learns their spelling from it.
+
+    Raises:
+        BackendCallError: the server gives none.
+    """
+    items = answer["meta_info"].get("input_token_logprobs")
+    if not isinstance(items, list) or not items:
+        raise BackendCallError("the server gives no logprobs of a prompt (input_token_logprobs), so it cannot select")
+    for _, token_id, text in items:
+        _learn(ids, token_id, text)
+    return ScoredRow(tuple(TOKEN_BASE + token_id for _, token_id, _ in items), tuple(item[0] for item in items))
 
 
 def _learn(ids: TextIds, token_id: int, text: str | None) -> None:

@@ -13,13 +13,12 @@ from ..generation import GenerateResult, Generation
 from .api_errors import checked_retries, checked_timeout
 from .api_params import ApiParams
 from .chat_templates import RemoteChat
-from .endpoint_answer import sample_of, server_ids, text_so_far
+from .endpoint_answer import sample_of, scored_row, server_ids, text_so_far
 from .endpoint_client import EndpointClient
 from .endpoint_tokens import EndpointTokens
 from .errors import BackendCallError
-from .scored_rows import ScoredRow, num_unaffected, score_result
+from .scored_rows import num_unaffected, score_result
 from .text_backend import TextBackend
-from .text_ids import TOKEN_BASE
 
 __all__ = ["RuntimeEndpoint"]
 
@@ -199,12 +198,13 @@ class RuntimeEndpoint(TextBackend):
             **await self._tokens.prompts(texts),
             "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
             "return_logprob": True,
+            "return_text_in_logprobs": True,
         }
         num_healed = _NUM_HEALED
         while True:
             start = max(num_prompt_tokens - num_healed, 0)
             answer = await self._client.request("POST", "/generate", {**body, "logprob_start_len": start})
-            rows = [_row(each) for each in _as_answers(answer, len(texts))]
+            rows = [scored_row(each, self._ids) for each in _as_answers(answer, len(texts))]
             alone = rows.pop(0) if prompt else None
             num_left_out = num_unaffected(alone, rows)
             # The first token that is reported may be without a logprob, so it must not be one that counts.
@@ -243,13 +243,6 @@ def _as_answers(answer: Any, count: int) -> list[dict[str, Any]]:
         if isinstance(reason, dict) and reason.get("type") in ("abort", "error"):
             raise BackendCallError(f"the server gave up: {reason.get('message') or reason}")
     return answers
-
-
-def _row(answer: Mapping[str, Any]) -> ScoredRow:
-    items = answer["meta_info"].get("input_token_logprobs")
-    if not isinstance(items, list) or not items:
-        raise BackendCallError("the server gives no logprobs of a prompt (input_token_logprobs), so it cannot select")
-    return ScoredRow(tuple(TOKEN_BASE + int(item[1]) for item in items), tuple(item[0] for item in items))
 
 
 def _text_or_none(value: object) -> str | None:

@@ -125,17 +125,22 @@ class FakeRuntime:
         }
         if body.get("return_logprob"):
             start = body.get("logprob_start_len", -1)
-            meta["input_token_logprobs"] = list(self._items(prompt, start)) if start >= 0 else []
+            meta["input_token_logprobs"] = (
+                list(self._items(prompt, start, has_text=body.get("return_text_in_logprobs", False)))
+                if start >= 0
+                else []
+            )
             meta["output_token_logprobs"] = [(-0.5, token_id, self.text_of(token_id)) for token_id in token_ids]
             meta["output_top_logprobs"] = [
                 [(-0.5, token_id, self.text_of(token_id))] * body.get("top_logprobs_num", 0) for token_id in token_ids
             ]
         return {"text": text, "output_ids": token_ids, "meta_info": meta}
 
-    def _items(self, token_ids: Sequence[int], start: int) -> Iterator[Item]:
+    def _items(self, token_ids: Sequence[int], start: int, *, has_text: bool) -> Iterator[Item]:
         """SGLang has no logprob of the first token that is asked for. Longer tokens are less likely."""
         for idx in range(start, len(token_ids)):
-            yield (None if idx == start else -float(len(self.text_of(token_ids[idx]))), token_ids[idx], None)
+            text = self.text_of(token_ids[idx])
+            yield (None if idx == start else -float(len(text)), token_ids[idx], text if has_text else None)
 
 
 def _common_len(left: Sequence[int], right: Sequence[int]) -> int:
