@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -49,7 +49,7 @@ class Exchange:
     def end_events(self) -> None:
         self.handler.wfile.write(b"0\r\n\r\n")
 
-    def events(self, payloads: Sequence[object]) -> None:
+    def events(self, payloads: Iterable[object]) -> None:
         """A whole stream, ended as OpenAI ends one."""
         self.begin_events()
         for payload in payloads:
