@@ -14,7 +14,8 @@ from .errors import BackendClosedError, CallCancelledError
 
 T = TypeVar("T")
 
-MAX_CONCURRENCY = 4096
+MAX_CONCURRENCY = 1000
+"""As many connections as the SDKs keep."""
 
 
 class CallLoop:
@@ -35,7 +36,7 @@ class CallLoop:
         if not 1 <= max_concurrency <= MAX_CONCURRENCY:
             raise InvalidProgramError(f"max_concurrency={max_concurrency} must lie in [1, {MAX_CONCURRENCY}]")
         self._on_close = on_close
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may call `stop` inside any method
         self._is_closed = False
         self._tasks: dict[Handle[Any], asyncio.Task[Any]] = {}
         self._slots = asyncio.Semaphore(max_concurrency)
@@ -63,12 +64,16 @@ class CallLoop:
     def is_closed(self) -> bool:
         return self._is_closed
 
-    def close(self) -> None:
-        """Cancel what runs, and end the thread. Idempotent."""
+    def stop(self) -> None:
+        """Have the thread cancel what runs, and end. Does not wait for it. Idempotent."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def close(self) -> None:
+        """`stop`, and wait until the thread has ended, unless it is this one. Idempotent."""
+        self.stop()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

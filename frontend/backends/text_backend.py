@@ -27,7 +27,7 @@ class TextBackend(ABC):
     def __init__(self, max_concurrency: int, on_close: Callable[[], Awaitable[None]]) -> None:
         self._ids = TextIds()
         self._calls = CallLoop(f"ramet-{self.name}", max_concurrency, on_close)
-        weakref.finalize(self, self._calls.close)
+        weakref.finalize(self, self._calls.stop)
 
     # The Backend protocol, as far as it is the same for all
 

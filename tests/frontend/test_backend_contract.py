@@ -116,6 +116,12 @@ def prompt(backend: Backend, lacks: frozenset[Lack]) -> tuple[int, ...]:
     return tuple(backend.encode(backend.chat_segments([{"role": "user", "content": COUNTING}]), at_start=True))
 
 
+def need(what: Lack, lacks: frozenset[Lack]) -> None:
+    """Leave out a test of what the backend cannot do."""
+    if what in lacks:
+        pytest.skip(f"it has no {what}, and says so: test_what_it_lacks_is_refused")
+
+
 def generate(backend: Backend, lacks: frozenset[Lack], **options: object) -> GenerateResult:
     temperature = 1.0 if "temperature" in lacks else 0.0
     params = SamplingParams(**{"temperature": temperature, "max_tokens": 12, **options})  # type: ignore[arg-type]
@@ -180,8 +186,7 @@ def test_decoding_undoes_encoding_with_template_segments(
 
 
 def test_only_template_text_becomes_special_tokens(backend: Backend, lacks: frozenset[Lack]) -> None:
-    if "roles" in lacks:
-        return
+    need("roles", lacks)
     suffix = text_of(backend.role_suffix([], "user"))
     as_template = backend.encode([TextSegment(suffix, is_template=True)], at_start=False)
     as_text = backend.encode([TextSegment(suffix)], at_start=False)
@@ -190,8 +195,7 @@ def test_only_template_text_becomes_special_tokens(backend: Backend, lacks: froz
 
 
 def test_a_message_opens_and_closes_around_its_text(backend: Backend, lacks: frozenset[Lack]) -> None:
-    if "roles" in lacks:
-        return
+    need("roles", lacks)
     segments = chat_segments(backend, "Hello")
     assert text_of(backend.role_prefix([], "user")) + "Hello" in text_of(segments)
     assert "assistant" in text_of(backend.role_prefix([{"role": "user", "content": "Hello"}], "assistant"))
@@ -221,8 +225,7 @@ def test_a_stop_string_ends_a_generation_and_is_no_part_of_it(backend: Backend, 
 
 
 def test_samples_and_logprobs_are_those_asked_for(backend: Backend, lacks: frozenset[Lack]) -> None:
-    if "samples and logprobs" in lacks:
-        return
+    need("samples and logprobs", lacks)
     result = generate(backend, lacks, n=2, temperature=1.0, seed=1, logprobs=0, max_tokens=4)
     assert len(result.samples) == 2
     for sample in result.samples:
@@ -240,8 +243,7 @@ def test_chunks_add_up_to_the_text_for_every_reader(backend: Backend, lacks: fro
 
 
 def test_scores_have_a_value_a_token(backend: Backend, lacks: frozenset[Lack]) -> None:
-    if "scores" in lacks:
-        return
+    need("scores", lacks)
     prompt = encode(backend, "The sky is")
     continuations = tuple(
         tuple(backend.encode([TextSegment(text)], at_start=False)) for text in (" blue", " a deep shade of blue")
@@ -256,8 +258,7 @@ def test_scores_have_a_value_a_token(backend: Backend, lacks: frozenset[Lack]) -
 
 
 def test_scores_without_a_prompt_leave_out_the_first_token(backend: Backend, lacks: frozenset[Lack]) -> None:
-    if "scores" in lacks:
-        return
+    need("scores", lacks)
     ids = tuple(backend.encode([TextSegment(" a deep shade")], at_start=False))
     (values,) = backend.score(ScoreCall((), (ids,))).result(TIMEOUT_S).logprobs
     assert [value is None for value in values] == [True] + [False] * (len(ids) - 1)
@@ -279,8 +280,7 @@ def test_a_cancelled_call_settles_and_the_backend_goes_on(backend: Backend, lack
 
 
 def test_cached_tokens_are_counted_until_the_cache_is_flushed(backend: Backend, lacks: frozenset[Lack]) -> None:
-    if "flush" in lacks:
-        return
+    need("flush", lacks)
     num_prompt_tokens = generate(backend, lacks).num_prompt_tokens
     assert generate(backend, lacks).num_cached_tokens == num_prompt_tokens - 1
     backend.flush_cache()

@@ -330,7 +330,7 @@ def test_half_a_surrogate_pair_is_refused(server: StubServer, make: Make) -> Non
     [
         ({"timeout": 0}, "timeout=0 must be a number of seconds"),
         ({"max_retries": -1}, "max_retries=-1 must be"),
-        ({"max_concurrency": 0}, r"max_concurrency=0 must lie in \[1, 4096\]"),
+        ({"max_concurrency": 0}, r"max_concurrency=0 must lie in \[1, 1000\]"),
     ],
 )
 def test_bad_arguments_are_refused(make: Make, options: dict[str, Any], message: str) -> None:
