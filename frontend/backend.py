@@ -98,6 +98,8 @@ class ScoreResult:
         num_prompt_tokens: length of the common prompt.
         num_cached_tokens: how many of these were in the cache.
         queued_s: seconds from submission until it began to be computed; None if the backend does not know.
+        token_ids: per continuation, the tokens that the values belong to, where the model cuts the text otherwise than
+            the call did; None if they are those of the call.
     """
 
     logprobs: tuple[tuple[float | None, ...], ...]
@@ -105,6 +107,7 @@ class ScoreResult:
     num_prompt_tokens: int
     num_cached_tokens: int
     queued_s: float | None = None
+    token_ids: tuple[tuple[int, ...], ...] | None = None
 
 
 Scoring = Handle[ScoreResult]

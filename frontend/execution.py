@@ -105,10 +105,13 @@ class GenExecution:
         result = self._generation.result(timeout=0)
         first = result.samples[0]
         self._add_to_log(result)
+        num_generated_tokens = result.num_generated_tokens
+        if num_generated_tokens is None:
+            num_generated_tokens = sum(len(sample.token_ids) for sample in result.samples)
         meta = CallMeta(
             num_prompt_tokens=result.num_prompt_tokens,
             num_cached_tokens=result.num_cached_tokens,
-            num_generated_tokens=sum(len(sample.token_ids) for sample in result.samples),
+            num_generated_tokens=num_generated_tokens,
             finish_reason=first.finish_reason,
             stop_reason=first.stop_reason,
             samples=result.samples,
@@ -233,14 +236,20 @@ class SelectExecution:
 
     def _choice_logprobs(self, result: ScoreResult, unconditional: ScoreResult | None) -> list[ChoiceLogprobs]:
         choices = []
+        scored_ids = self._continuations if result.token_ids is None else result.token_ids
         for idx, text in enumerate(self._call.record.choices):
             logprobs = tuple(value for value in result.logprobs[idx] if value is not None)
-            assert len(logprobs) == len(self._continuations[idx]), "a backend must score every token after a prompt"
+            assert len(logprobs) == len(scored_ids[idx]), "a backend must score every token after a prompt"
             free = None
             if unconditional is not None:
                 free = tuple(0.0 if value is None else value for value in unconditional.logprobs[idx])
+                if len(free) != len(logprobs):
+                    raise InvalidProgramError(
+                        f"the model cuts {text!r} into {len(logprobs)} tokens after the text and into {len(free)} "
+                        "without it, so the two cannot be compared token by token: use another choices_method"
+                    )
             end_logprob = result.end_logprobs[idx]
-            choices.append(ChoiceLogprobs(text, self._continuations[idx], logprobs, end_logprob, free))
+            choices.append(ChoiceLogprobs(text, scored_ids[idx], logprobs, end_logprob, free))
         return choices
 
 

@@ -61,6 +61,8 @@ class GenerateResult:
         queued_s: seconds from submission until it began to be computed; None if the backend does not know.
         num_healed_tokens: tokens that were taken off the end of the prompt, at most as many as the call allowed. The
             generated tokens begin with their spelling, the texts do not.
+        num_generated_tokens: over all samples, where the model counts otherwise than the token ids of the samples do;
+            None if those are its tokens.
     """
 
     samples: tuple[Sample, ...]
@@ -69,6 +71,7 @@ class GenerateResult:
     first_token_s: float | None = None
     num_healed_tokens: int = 0
     queued_s: float | None = None
+    num_generated_tokens: int | None = None
 
 
 class Generation(Handle[GenerateResult]):

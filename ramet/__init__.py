@@ -19,8 +19,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .frontend.backends.local import BackendClosedError, LocalBackend
+    from .frontend.backends.anthropic_api import Anthropic
+    from .frontend.backends.errors import BackendCallError, BackendClosedError, UnsupportedByBackendError
+    from .frontend.backends.local import LocalBackend
+    from .frontend.backends.local_runtime import Runtime
     from .frontend.backends.mock import MockBackend
+    from .frontend.backends.openai_api import OpenAI
+    from .frontend.backends.runtime_endpoint import RuntimeEndpoint
     from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.errors import (
         ForkError,
@@ -73,6 +78,7 @@ if TYPE_CHECKING:
     from .runtime.llm import LLM
     from .runtime.metrics import EngineMetrics
     from .runtime.models.errors import ModelLoadError
+    from .runtime.offline_engine import Engine
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .runtime.request import Request
     from .runtime.runner_spec import RunnerUnavailableError
@@ -84,8 +90,14 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "LocalBackend": ".frontend.backends.local",
-    "BackendClosedError": ".frontend.backends.local",
+    "Runtime": ".frontend.backends.local_runtime",
     "MockBackend": ".frontend.backends.mock",
+    "RuntimeEndpoint": ".frontend.backends.runtime_endpoint",
+    "OpenAI": ".frontend.backends.openai_api",
+    "Anthropic": ".frontend.backends.anthropic_api",
+    "BackendCallError": ".frontend.backends.errors",
+    "BackendClosedError": ".frontend.backends.errors",
+    "UnsupportedByBackendError": ".frontend.backends.errors",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
     "ForkError": ".frontend.errors",
@@ -132,6 +144,7 @@ _MODULE_OF = {
     "RequestAbortedError": ".runtime.errors",
     "RequestFailedError": ".runtime.errors",
     "LLM": ".runtime.llm",
+    "Engine": ".runtime.offline_engine",
     "ModelLoadError": ".runtime.models.errors",
     "ChatTemplateError": ".runtime.chat_message",
     "EngineMetrics": ".runtime.metrics",
@@ -154,8 +167,14 @@ _MODULE_OF = {
 
 __all__ = [  # noqa: RUF022 (in the order of the table above)
     "LocalBackend",
-    "BackendClosedError",
+    "Runtime",
     "MockBackend",
+    "RuntimeEndpoint",
+    "OpenAI",
+    "Anthropic",
+    "BackendCallError",
+    "BackendClosedError",
+    "UnsupportedByBackendError",
     "get_default_backend",
     "set_default_backend",
     "ForkError",
@@ -202,6 +221,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "RequestAbortedError",
     "RequestFailedError",
     "LLM",
+    "Engine",
     "ModelLoadError",
     "ChatTemplateError",
     "EngineMetrics",

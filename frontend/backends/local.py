@@ -19,12 +19,9 @@ from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult
 from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
 from ..trace.cache_tree import CacheNode, CacheTree
+from .errors import BackendClosedError
 
 __all__ = ["LLM", "BackendClosedError", "LocalBackend", "default_model"]
-
-
-class BackendClosedError(RuntimeError):
-    """The backend was closed and takes no more calls."""
 
 
 class LocalBackend:
