@@ -21,14 +21,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .frontend.backends.local import BackendClosedError, LocalBackend
     from .frontend.backends.mock import MockBackend
+    from .frontend.chat.overflow import Overflow
+    from .frontend.chat.reply import PendingReply, Reply
+    from .frontend.chat.tool_formats import ToolCall
+    from .frontend.conversation import Conversation
     from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.errors import (
+        ContextOverflowError,
         ForkError,
         GenerationError,
         InvalidProgramError,
         ProgramCancelledError,
         ProgramError,
         ReadTimeoutError,
+        ToolCallError,
         UnknownVariableError,
         UnparsedTextError,
     )
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     )
     from .frontend.program import Program, function
     from .frontend.state import ProgramState
+    from .prompt_explanation import PromptExplanation, PromptPart
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
     from .runtime.chat_message import ChatTemplateError
@@ -80,14 +87,21 @@ _MODULE_OF = {
     "LocalBackend": ".frontend.backends.local",
     "BackendClosedError": ".frontend.backends.local",
     "MockBackend": ".frontend.backends.mock",
+    "Overflow": ".frontend.chat.overflow",
+    "PendingReply": ".frontend.chat.reply",
+    "Reply": ".frontend.chat.reply",
+    "ToolCall": ".frontend.chat.tool_formats",
+    "Conversation": ".frontend.conversation",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
+    "ContextOverflowError": ".frontend.errors",
     "ForkError": ".frontend.errors",
     "GenerationError": ".frontend.errors",
     "InvalidProgramError": ".frontend.errors",
     "ProgramCancelledError": ".frontend.errors",
     "ProgramError": ".frontend.errors",
     "ReadTimeoutError": ".frontend.errors",
+    "ToolCallError": ".frontend.errors",
     "UnknownVariableError": ".frontend.errors",
     "UnparsedTextError": ".frontend.errors",
     "ForkGroup": ".frontend.fork",
@@ -126,6 +140,8 @@ _MODULE_OF = {
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
     "RequestOutput": ".runtime.outputs",
+    "PromptExplanation": ".prompt_explanation",
+    "PromptPart": ".prompt_explanation",
     "CacheUsageError": ".radix.errors",
     "InvariantViolation": ".radix.errors",
     "RetentionRange": ".radix.retention",
@@ -139,14 +155,21 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "LocalBackend",
     "BackendClosedError",
     "MockBackend",
+    "Overflow",
+    "PendingReply",
+    "Reply",
+    "ToolCall",
+    "Conversation",
     "get_default_backend",
     "set_default_backend",
+    "ContextOverflowError",
     "ForkError",
     "GenerationError",
     "InvalidProgramError",
     "ProgramCancelledError",
     "ProgramError",
     "ReadTimeoutError",
+    "ToolCallError",
     "UnknownVariableError",
     "UnparsedTextError",
     "ForkGroup",
@@ -185,6 +208,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "FinishReason",
     "OutputChunk",
     "RequestOutput",
+    "PromptExplanation",
+    "PromptPart",
     "CacheUsageError",
     "InvariantViolation",
     "RetentionRange",
