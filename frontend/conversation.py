@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from ..prompt_explanation import PromptExplanation
 from ..suggestions import did_you_mean
 from .backend import Backend, Message, ProgramEnded
+from .calls import CallRecord
 from .chat.bridge import as_history, entry_of_state
 from .chat.history import Entry, Prompt, Renderer
 from .chat.message_log import Content, MessageLog, Moment
@@ -393,6 +394,10 @@ class Conversation(MessageLog):
         most = limit - 1 if request.max_tokens is None else request.max_tokens
         reserve = max(MIN_RESERVE, limit // 4) if self._reply_reserve is None else self._reply_reserve
         return min(most, reserve, limit - 1)
+
+    def calls(self) -> tuple[CallRecord, ...]:
+        """Every reply that was asked for here, failed ones too: prompt token ids, parameters, what it took."""
+        return self._run.graph.records()
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
