@@ -14,7 +14,7 @@ import json
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..prompt_explanation import PromptExplanation
 from ..suggestions import did_you_mean
@@ -24,12 +24,12 @@ from .chat.bridge import as_history, entry_of_state
 from .chat.history import Entry, Prompt, Renderer
 from .chat.message_log import Content, MessageLog, Moment
 from .chat.messages import checked_message, checked_messages
-from .chat.overflow import MIN_RESERVE, Overflow, OverflowPolicy, checked_policy, shortened, turn_starts
+from .chat.overflow import ContextLimit, OverflowPolicy, turn_starts
 from .chat.reply import PendingReply, Reply, Settlement, checked_no_open_reply
 from .chat.request import ReplyRequest, StartedReply, reply_request
 from .chat.tool_formats import DEFAULT_FORMAT, TOOL_FORMATS, ToolCall
 from .chat.tool_schema import as_tools
-from .chat.tool_use import ToolUse, tool_use
+from .chat.tool_use import OnToolError, ToolUse, error_text, tool_use
 from .default_backend import as_backend, get_default_backend
 from .errors import InvalidProgramError, ToolCallError
 from .execution import Outcome
@@ -69,7 +69,6 @@ class Conversation(MessageLog):
 
     Attributes:
         backend: what it runs on.
-        max_context_len: in tokens; None if there is no known limit.
         last_reply: the last one that was made here.
     """
 
@@ -87,7 +86,6 @@ class Conversation(MessageLog):
         **sampling: Any,
     ) -> None:
         super().__init__()
-        checked_policy(on_overflow)
         for name in sampling:
             if name not in SAMPLING_OPTIONS - {"n"}:
                 known = sorted(SAMPLING_OPTIONS - {"n"})
@@ -97,9 +95,7 @@ class Conversation(MessageLog):
                 )
         self._sampling = {name: value for name, value in sampling.items() if value is not None}
         self.backend: Backend = get_default_backend() if backend is None else as_backend(backend)
-        self.max_context_len = _checked_limit("max_context_len", max_context_len) or _known_limit(self.backend)
-        self._on_overflow = on_overflow
-        self._reply_reserve = _checked_limit("reply_reserve", reply_reserve)
+        self._limit = ContextLimit.of(self.backend, max_context_len, on_overflow, reply_reserve)
         self._tools = as_tools(tools)
         self._tool_format = tool_format
         self._use = tool_use(self.backend, self._tools, tool_format) if self._tools or tool_format else None
@@ -216,15 +212,18 @@ class Conversation(MessageLog):
             raise InvalidProgramError("there is nothing to answer: give a text, or regenerate() the last answer")
 
     def _start(self, request: ReplyRequest, before: Moment) -> PendingReply:
-        prompt = self._fitting_prompt(request)
+        prompt, lost = self._limit.fit(self._entries, self._prompt, request.max_tokens)
+        dropped = tuple(lost)
         started = StartedReply(self._run, request, prompt, self.max_context_len)
         self._entries = list(prompt.entries)
-        dropped = self._dropped[len(before.dropped) :]
+        self._dropped = (*self._dropped, *dropped)
 
         def accept(outcome: Outcome) -> Reply:
             text = started.finished_text(outcome.text)
             reply = self._reply(request, started, text, dropped)
             self._entries.append(Entry(reply.message, started.spelling()))
+            if reply.tool_error is not None and outcome.meta.finish_reason == "length":
+                reply = replace(reply, tool_error=f"{reply.tool_error}; max_tokens={reply.max_tokens} cut it off")
             self.last_reply = replace(reply, meta=outcome.meta, _value=outcome.value)
             return self.last_reply
 
@@ -260,9 +259,7 @@ class Conversation(MessageLog):
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
-    def run_tools(
-        self, max_rounds: int = 8, *, on_tool_error: Literal["raise", "return"] = "raise", **options: Any
-    ) -> Reply:
+    def run_tools(self, max_rounds: int = 8, *, on_tool_error: OnToolError = "raise", **options: Any) -> Reply:
         """Run the tools that the last answer calls and give their results to the model, until it calls none.
 
         Args:
@@ -278,9 +275,9 @@ class Conversation(MessageLog):
             ToolCallError: a call cannot be read or carried out, or the model still calls tools after the last round.
             Exception: what a tool raises, and as `ask`.
         """
-        for _ in self._rounds(max_rounds):
+        for _ in self._rounds(max_rounds, on_tool_error):
             for call in self.open_tool_calls:
-                result = self._call_tool(call, on_tool_error)
+                result = self._tool_use().call(call, on_tool_error)
                 if inspect.iscoroutine(result):
                     result.close()
                     raise ToolCallError(f"{call.name} is a coroutine function: use await arun_tools()")
@@ -288,19 +285,28 @@ class Conversation(MessageLog):
             self.ask(**options)
         return self._finished_reply()
 
-    async def arun_tools(
-        self, max_rounds: int = 8, *, on_tool_error: Literal["raise", "return"] = "raise", **options: Any
-    ) -> Reply:
+    async def arun_tools(self, max_rounds: int = 8, *, on_tool_error: OnToolError = "raise", **options: Any) -> Reply:
         """`run_tools` with `aask`. Tools may be coroutine functions."""
-        for _ in self._rounds(max_rounds):
+        for _ in self._rounds(max_rounds, on_tool_error):
             for call in self.open_tool_calls:
-                result = self._call_tool(call, on_tool_error)
-                self.add_tool_result(call, await result if inspect.iscoroutine(result) else result)
+                result = self._tool_use().call(call, on_tool_error)
+                if inspect.iscoroutine(result):
+                    try:
+                        result = await result
+                    except Exception as error:
+                        if on_tool_error == "raise":
+                            raise
+                        result = error_text(error)
+                self.add_tool_result(call, result)
             await self.aask(**options)
         return self._finished_reply()
 
-    def _rounds(self, max_rounds: int) -> Iterator[None]:
+    def _rounds(self, max_rounds: int, on_tool_error: OnToolError) -> Iterator[None]:
         """One item for each round that the last answer asks for."""
+        if isinstance(max_rounds, bool) or not isinstance(max_rounds, int) or max_rounds < 1:
+            raise InvalidProgramError(f"max_rounds={max_rounds!r} is not allowed: it must be a number from 1")
+        if on_tool_error not in ("raise", "return"):
+            raise InvalidProgramError(f"on_tool_error={on_tool_error!r} is not allowed: use 'raise' or 'return'")
         for _ in range(max_rounds):
             if not self.open_tool_calls:
                 return
@@ -310,16 +316,6 @@ class Conversation(MessageLog):
                 f"the model still calls tools after {max_rounds} rounds: run_tools() again to go on, or give the last "
                 "round tool_choice='none'"
             )
-
-    def _call_tool(self, call: ToolCall, on_error: str) -> Any:
-        if on_error not in ("raise", "return"):
-            raise InvalidProgramError(f"on_tool_error={on_error!r} is not allowed: use 'raise' or 'return'")
-        try:
-            return self._tool_use().named(call.name).call(call.arguments)
-        except Exception as error:
-            if on_error == "raise":
-                raise
-            return f"Error: {type(error).__name__}: {error}"
 
     def _finished_reply(self) -> Reply:
         reply = self.last_reply
@@ -354,7 +350,12 @@ class Conversation(MessageLog):
             entries.append(Entry(checked_message({"role": "user", "content": content}, "message")))
         if not entries:
             return 0
-        return len(self._prompt(entries).encode(self.backend))
+        return self._prompt(entries).num_tokens
+
+    @property
+    def max_context_len(self) -> int | None:
+        """The context limit in tokens; None if there is no known one."""
+        return self._limit.max_context_len
 
     @property
     def room(self) -> int | None:
@@ -372,28 +373,6 @@ class Conversation(MessageLog):
     def _renderer(self) -> Renderer:
         use = self._tool_use()
         return Renderer(self.backend, use.template_tools, use.prepare)
-
-    def _fitting_prompt(self, request: ReplyRequest) -> Prompt:
-        """The prompt, once on_overflow has made it fit."""
-        limit = self.max_context_len
-        is_first = True
-        while True:
-            prompt = self._prompt(self._entries)
-            if limit is None:
-                return prompt
-            overflow = Overflow(self.messages, len(prompt.encode(self.backend)), self._reserve(request, limit), limit)
-            if overflow.num_prompt_tokens + overflow.num_reply_tokens <= limit:
-                return prompt
-            if callable(self._on_overflow) and not is_first:
-                raise overflow.to_error("what the on_overflow function returned is still too long")
-            self._entries, lost = shortened(self._entries, overflow, self._on_overflow)
-            self._dropped = (*self._dropped, *lost)
-            is_first = False
-
-    def _reserve(self, request: ReplyRequest, limit: int) -> int:
-        most = limit - 1 if request.max_tokens is None else request.max_tokens
-        reserve = max(MIN_RESERVE, limit // 4) if self._reply_reserve is None else self._reply_reserve
-        return min(most, reserve, limit - 1)
 
     def calls(self) -> tuple[CallRecord, ...]:
         """Every reply that was asked for here, failed ones too: prompt token ids, parameters, what it took."""
@@ -454,16 +433,3 @@ _NO_TOOLS = ToolUse((), TOOL_FORMATS[DEFAULT_FORMAT], is_in_template=True)
 
 def _waits_for_reply(entries: Sequence[Entry]) -> bool:
     return not entries or entries[-1].message["role"] != "assistant"
-
-
-def _checked_limit(name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidProgramError(f"{name}={value!r} is not allowed: it must be a number of tokens from 1, or None")
-    return value
-
-
-def _known_limit(backend: Backend) -> int | None:
-    limit = backend.info().get("max_context_len")
-    return limit if isinstance(limit, int) else None

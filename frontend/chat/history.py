@@ -53,15 +53,17 @@ class Prompt:
         entries: the conversation, every spelling as it stands in `token_ids`.
         token_ids: up to the end of the last spelling.
         tail: the text after it.
+        tail_ids: the tokens of that.
     """
 
     entries: tuple[Entry, ...]
     token_ids: tuple[int, ...]
     tail: tuple[TextSegment, ...]
+    tail_ids: tuple[int, ...]
 
-    def encode(self, backend: Backend) -> tuple[int, ...]:
-        """The whole prompt."""
-        return (*self.token_ids, *backend.encode(self.tail, at_start=not self.token_ids))
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + len(self.tail_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Renderer:
             assert spelling.before is not None
             known += [*spelling.before, *spelling.token_ids]
         leftover = _spelling(spelled[anchors[-1]]).leftover if anchors else ()
-        return Prompt(tuple(spelled), tuple(known), (*leftover, *stretches.segments[-1]))
+        return self._as_prompt(spelled, known, (*leftover, *stretches.segments[-1]))
 
     def explain(self, entries: Sequence[Entry], *, add_generation_prompt: bool) -> PromptExplanation:
         """Who wrote which tokens of the prompt. Raises like `prompt`."""
@@ -117,7 +119,7 @@ class Renderer:
         decode = self.backend.decode
         if stretches is None:
             segments = self._rendered([entry.message for entry in prompt.entries], add_generation_prompt)
-            return explain_tokens(_named(segments), prompt.encode(self.backend), decode)
+            return explain_tokens(_named(segments), (*prompt.token_ids, *prompt.tail_ids), decode)
         parts: list[PromptPart] = []
         leftover: tuple[TextSegment, ...] = ()
         for place, idx in enumerate(anchors):
@@ -129,8 +131,7 @@ class Renderer:
             if spelling.token_ids:
                 parts.append(PromptPart(origin, spelling.token_ids, decode(spelling.token_ids)))
             leftover = tuple(replace(segment, origin=origin) for segment in spelling.leftover)
-        tail_ids = self.backend.encode(prompt.tail, at_start=not prompt.token_ids)
-        parts += explain_tokens(_named((*leftover, *stretches.segments[-1])), tail_ids, decode).parts
+        parts += explain_tokens(_named((*leftover, *stretches.segments[-1])), prompt.tail_ids, decode).parts
         return PromptExplanation(tuple(parts))
 
     def _rendered(self, messages: list[Message], add_generation_prompt: bool) -> Sequence[TextSegment]:
@@ -173,8 +174,13 @@ class Renderer:
             if ids and whole.startswith(spelled + _text(leftover)):
                 last = known_anchors[-1]
                 rest = [replace(entry, spelling=None) for entry in entries[last + 1 :]]
-                return Prompt((*entries[: last + 1], *rest), known, _from(segments, len(spelled)))
-        return Prompt(tuple(replace(entry, spelling=None) for entry in entries), (), tuple(segments))
+                return self._as_prompt([*entries[: last + 1], *rest], known, _from(segments, len(spelled)))
+        return self._as_prompt([replace(entry, spelling=None) for entry in entries], (), segments)
+
+    def _as_prompt(self, entries: Sequence[Entry], token_ids: Sequence[int], tail: Sequence[TextSegment]) -> Prompt:
+        tail = tuple(segment for segment in tail if segment.text)
+        tail_ids = self.backend.encode(tail, at_start=not token_ids) if tail or not token_ids else []
+        return Prompt(tuple(entries), tuple(token_ids), tail, tuple(tail_ids))
 
 
 def _renumbered(origin: str | None, num_added: int) -> str | None:

@@ -89,11 +89,8 @@ class StartedReply:
         """
         self._request = request
         self._tokens = TokenLog(run.backend)
-        self._tokens.commit_as(prompt.token_ids)
-        for segment in prompt.tail:
-            self._tokens.add_text(segment.text, is_template=segment.is_template)
+        self._tokens.commit_as((*prompt.token_ids, *prompt.tail_ids))
         self._num_known = len(prompt.token_ids)
-        self._tokens.commit()
         self._num_before = len(self._tokens.token_ids)
         self._tokens.add_text(request.opening)
         self.max_tokens = request.max_tokens

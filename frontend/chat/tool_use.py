@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..backend import Backend, Message
 from ..errors import InvalidProgramError, ToolCallError
@@ -19,6 +19,8 @@ from .tool_formats import (
     template_format,
 )
 from .tool_schema import TOOL_CHOICES, Tool, call_schema
+
+OnToolError = Literal["raise", "return"]
 
 _INSTRUCTIONS = """\
 You may call these functions:
@@ -89,6 +91,15 @@ class ToolUse:
             raise ToolCallError(f"the model calls {name!r}, which is no tool; there are: {known}")
         return found
 
+    def call(self, call: ToolCall, on_error: OnToolError) -> Any:
+        """What the tool returns; what it raises, or that as a text for the model."""
+        try:
+            return self.named(call.name).call(call.arguments)
+        except Exception as error:
+            if on_error == "raise":
+                raise
+            return error_text(error)
+
     def forced(self, choice: object) -> tuple[Tool, ...]:
         """The tools of which the reply must call one; none if it may do as it likes.
 
@@ -134,6 +145,11 @@ def tool_use(backend: Backend, tools: tuple[Tool, ...], format_name: str | None)
             f"tool_format= one of {', '.join(TOOL_FORMATS)}"
         )
     return ToolUse(tools, chosen, is_in_template)
+
+
+def error_text(error: Exception) -> str:
+    """What the model is told of a tool that raised."""
+    return f"Error: {type(error).__name__}: {error}"
 
 
 def result_text(name: str, result: object) -> str:
