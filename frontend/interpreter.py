@@ -352,7 +352,7 @@ class Interpreter:
             if self._role != operation.role:
                 raise InvalidProgramError(f"{operation.role} cannot be closed: the open role is {self._role}")
             segments = self._run.backend.role_suffix(self._messages, operation.role)
-            message = {"role": operation.role, "content": "".join(self._role_text)}
+            message = {"role": operation.role, "content": "".join(self._role_text), **dict(operation.fields)}
             with self._changed:
                 self._messages.append(message)
             self._role = None

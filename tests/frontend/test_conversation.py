@@ -23,6 +23,7 @@ from ramet import (
     assistant,
     function,
     gen,
+    tool,
     user,
 )
 from ramet.frontend.backend import GenerateCall, Message, ProgramEnded
@@ -528,6 +529,21 @@ def test_a_program_goes_on_from_a_conversation() -> None:
     back = Conversation.from_state(state)
     back.ask("Bye")
     check_that_tokens_only_grow(backend)
+
+
+def test_programs_have_tool_messages() -> None:
+    backend = MockBackend(["sunny"])
+
+    @function
+    def program(s):  # type: ignore[no-untyped-def]
+        s += user("Rome?") + assistant("Let me see.") + tool("30 degrees", name="weather", tool_call_id="call00000")
+        s += assistant(gen("x"))
+
+    state = program.run(backend=backend)
+    answer = {"role": "tool", "content": "30 degrees", "name": "weather", "tool_call_id": "call00000"}
+    assert state.messages()[2] == answer
+    assert "<|start|>tool\n30 degrees<|end|>\n<|start|>assistant\n" in prompts(backend)[0]
+    assert Conversation.from_state(state).messages[2] == answer
 
 
 def test_what_no_bridge_leads_over() -> None:
