@@ -9,33 +9,28 @@ for piece in chat.stream("Which river runs through it?"):
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from ..prompt_explanation import PromptExplanation
-from ..suggestions import did_you_mean
 from .backend import Backend, Message, ProgramEnded
 from .calls import CallRecord
 from .chat.bridge import as_history, entry_of_state
-from .chat.history import Entry, Prompt, Renderer
+from .chat.history import Entry, Prompt, Renderer, waits_for_reply
 from .chat.message_log import Content, MessageLog, Moment
 from .chat.messages import checked_message, checked_messages
 from .chat.overflow import ContextLimit, OverflowPolicy, turn_starts
 from .chat.reply import PendingReply, Reply, Settlement, checked_no_open_reply
-from .chat.request import ReplyRequest, StartedReply, reply_request
-from .chat.tool_formats import DEFAULT_FORMAT, TOOL_FORMATS, ToolCall
+from .chat.request import ReplyRequest, StartedReply, checked_sampling, reply_request
 from .chat.tool_schema import as_tools
-from .chat.tool_use import OnToolError, ToolUse, error_text, tool_use
+from .chat.tool_use import NO_TOOLS, OnToolError, ToolUse, check_tool_loop, tool_use
+from .continuation import History
 from .default_backend import as_backend, get_default_backend
 from .errors import InvalidProgramError, ToolCallError
 from .execution import Outcome
-from .primitives import History
 from .run_context import RunContext
-from .run_options import SAMPLING_OPTIONS
 
 if TYPE_CHECKING:
     from .default_backend import BackendLike
@@ -86,14 +81,7 @@ class Conversation(MessageLog):
         **sampling: Any,
     ) -> None:
         super().__init__()
-        for name in sampling:
-            if name not in SAMPLING_OPTIONS - {"n"}:
-                known = sorted(SAMPLING_OPTIONS - {"n"})
-                raise InvalidProgramError(
-                    f"Conversation got an unknown argument {name!r}{did_you_mean(name, known)} sampling defaults are "
-                    f"{', '.join(known)}; what constrains one text is an option of ask"
-                )
-        self._sampling = {name: value for name, value in sampling.items() if value is not None}
+        self._sampling = checked_sampling(sampling)
         self.backend: Backend = get_default_backend() if backend is None else as_backend(backend)
         self._limit = ContextLimit.of(self.backend, max_context_len, on_overflow, reply_reserve)
         self._tools = as_tools(tools)
@@ -219,35 +207,17 @@ class Conversation(MessageLog):
         self._dropped = (*self._dropped, *dropped)
 
         def accept(outcome: Outcome) -> Reply:
-            text = started.finished_text(outcome.text)
-            reply = self._reply(request, started, text, dropped)
-            self._entries.append(Entry(reply.message, started.spelling()))
-            if reply.tool_error is not None and outcome.meta.finish_reason == "length":
-                reply = replace(reply, tool_error=f"{reply.tool_error}; max_tokens={reply.max_tokens} cut it off")
-            self.last_reply = replace(reply, meta=outcome.meta, _value=outcome.value)
+            num_calls = sum(len(entry.message.get("tool_calls") or ()) for entry in self._entries)
+            self.last_reply = started.reply(outcome, self._tool_use(), num_calls, dropped)
+            self._entries.append(Entry(copy.deepcopy(self.last_reply.message), started.spelling()))
             return self.last_reply
 
         def keep(text: str) -> Reply:
-            reply = self._reply(replace(request, reads_calls=False), started, started.stopped_text(text), dropped)
-            self._entries.append(Entry(reply.message))
-            self.last_reply = reply
-            return reply
+            self.last_reply = started.stopped_reply(text, dropped)
+            self._entries.append(Entry(copy.deepcopy(self.last_reply.message)))
+            return self.last_reply
 
         return PendingReply(started.call, started.execution, Settlement(accept, keep, lambda: self._go_back(before)))
-
-    def _reply(self, request: ReplyRequest, started: StartedReply, text: str, dropped: tuple[Message, ...]) -> Reply:
-        calls: tuple[ToolCall, ...] = ()
-        tool_error = None
-        if request.reads_calls:
-            num_before = sum(len(entry.message.get("tool_calls") or ()) for entry in self._entries)
-            try:
-                text, calls = self._tool_use().read(text, num_before)
-            except ToolCallError as error:
-                tool_error = str(error)
-        message: Message = {"role": "assistant", "content": text}
-        if calls:
-            message["tool_calls"] = [call.to_message() for call in calls]
-        return Reply(text, calls, tool_error, copy.deepcopy(message), dropped, started.max_tokens, None, text)
 
     def branch(self) -> Self:
         """An independent copy. What both have in common is computed once."""
@@ -277,11 +247,7 @@ class Conversation(MessageLog):
         """
         for _ in self._rounds(max_rounds, on_tool_error):
             for call in self.open_tool_calls:
-                result = self._tool_use().call(call, on_tool_error)
-                if inspect.iscoroutine(result):
-                    result.close()
-                    raise ToolCallError(f"{call.name} is a coroutine function: use await arun_tools()")
-                self.add_tool_result(call, result)
+                self.add_tool_result(call, self._tool_use().call(call, on_tool_error))
             self.ask(**options)
         return self._finished_reply()
 
@@ -289,33 +255,19 @@ class Conversation(MessageLog):
         """`run_tools` with `aask`. Tools may be coroutine functions."""
         for _ in self._rounds(max_rounds, on_tool_error):
             for call in self.open_tool_calls:
-                result = self._tool_use().call(call, on_tool_error)
-                if inspect.iscoroutine(result):
-                    try:
-                        result = await result
-                    except Exception as error:
-                        if on_tool_error == "raise":
-                            raise
-                        result = error_text(error)
-                self.add_tool_result(call, result)
+                self.add_tool_result(call, await self._tool_use().acall(call, on_tool_error))
             await self.aask(**options)
         return self._finished_reply()
 
     def _rounds(self, max_rounds: int, on_tool_error: OnToolError) -> Iterator[None]:
         """One item for each round that the last answer asks for."""
-        if isinstance(max_rounds, bool) or not isinstance(max_rounds, int) or max_rounds < 1:
-            raise InvalidProgramError(f"max_rounds={max_rounds!r} is not allowed: it must be a number from 1")
-        if on_tool_error not in ("raise", "return"):
-            raise InvalidProgramError(f"on_tool_error={on_tool_error!r} is not allowed: use 'raise' or 'return'")
+        check_tool_loop(max_rounds, on_tool_error)
         for _ in range(max_rounds):
             if not self.open_tool_calls:
                 return
             yield
         if self.open_tool_calls:
-            raise ToolCallError(
-                f"the model still calls tools after {max_rounds} rounds: run_tools() again to go on, or give the last "
-                "round tool_choice='none'"
-            )
+            raise ToolCallError(f"the model still calls tools after {max_rounds} rounds: run_tools() again to go on")
 
     def _finished_reply(self) -> Reply:
         reply = self.last_reply
@@ -327,8 +279,8 @@ class Conversation(MessageLog):
 
     def _tool_use(self) -> ToolUse:
         if self._use is None:
-            if not any(message.get("tool_calls") for message in self.messages):
-                return _NO_TOOLS
+            if not any(entry.message.get("tool_calls") for entry in self._entries):
+                return NO_TOOLS
             self._use = tool_use(self.backend, (), None)
         return self._use
 
@@ -365,10 +317,10 @@ class Conversation(MessageLog):
     def explain_prompt(self) -> PromptExplanation:
         """The conversation as the model gets it: which tokens the template wrote, which are whose message, and which
         the model wrote itself. `print` shows a table."""
-        return self._renderer().explain(self._entries, add_generation_prompt=_waits_for_reply(self._entries))
+        return self._renderer().explain(self._entries, add_generation_prompt=waits_for_reply(self._entries))
 
     def _prompt(self, entries: Sequence[Entry]) -> Prompt:
-        return self._renderer().prompt(entries, add_generation_prompt=_waits_for_reply(entries))
+        return self._renderer().prompt(entries, add_generation_prompt=waits_for_reply(entries))
 
     def _renderer(self) -> Renderer:
         use = self._tool_use()
@@ -426,10 +378,3 @@ class Conversation(MessageLog):
 
     def __repr__(self) -> str:
         return f"<Conversation of {len(self._entries)} messages in {self.num_turns} turns>"
-
-
-_NO_TOOLS = ToolUse((), TOOL_FORMATS[DEFAULT_FORMAT], is_in_template=True)
-
-
-def _waits_for_reply(entries: Sequence[Entry]) -> bool:
-    return not entries or entries[-1].message["role"] != "assistant"

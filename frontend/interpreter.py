@@ -16,9 +16,10 @@ from typing import Literal
 
 from .backend import Backend, Message
 from .calls import Call, Failure, ParseFailure
+from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
-from .primitives import History, RoleBegin, RoleEnd, Text, with_article
+from .primitives import RoleBegin, RoleEnd, Text, with_article
 from .run_context import RunContext
 from .token_log import TokenLog
 

@@ -96,21 +96,6 @@ class RoleEnd(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class History(Expression):
-    """A conversation that a program goes on from: tokens, then text that has none yet. Stands before all else.
-
-    Attributes:
-        tail: texts, and whether each is the template's.
-        text: what all of it spells.
-    """
-
-    token_ids: tuple[int, ...]
-    tail: tuple[tuple[str, bool], ...]
-    messages: tuple[Mapping[str, Any], ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Concat(Expression):
     """Expressions one after the other."""
 

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from .calls import Call, CallKind, CallRecord, Failure
+from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
 from .interpreter import ForkOp, Interpreter, Operation
-from .primitives import ROLES, Expression, Gen, History, RoleBegin, RoleEnd, Select, Text, with_article
+from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
 from .run_context import RunContext
 from .values import Joined, OnError, Value
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backend import Backend, Message, TextSegment
+from ..continuation import History
 from ..errors import InvalidProgramError
 from ..interpreter import Snapshot
-from ..primitives import History
 from .history import Entry, Prompt, Spelling
 
 

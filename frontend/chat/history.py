@@ -219,6 +219,11 @@ def adopt(entries: Sequence[Entry], messages: Sequence[Message]) -> list[Entry]:
     return [*adopted[:num_same], *forget_places(adopted[num_same:])]
 
 
+def waits_for_reply(entries: Sequence[Entry]) -> bool:
+    """Whether the model has the next word."""
+    return not entries or entries[-1].message["role"] != "assistant"
+
+
 def _anchors(entries: Sequence[Entry]) -> list[int]:
     return [idx for idx, entry in enumerate(entries) if entry.spelling is not None]
 

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...sampling_params import SamplingParams
+from ...suggestions import did_you_mean
+from ..backend import Message
 from ..calls import Call
-from ..errors import InvalidProgramError
-from ..execution import Execution, submit
+from ..errors import InvalidProgramError, ToolCallError
+from ..execution import Execution, Outcome, submit
 from ..primitives import Gen, Select, gen
 from ..run_context import RunContext
+from ..run_options import SAMPLING_OPTIONS
 from ..token_log import TokenLog
 from .history import Prompt, Spelling
+from .reply import Reply
+from .tool_formats import ToolCall
 from .tool_use import ToolUse
 
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices", "dtype")
@@ -38,6 +43,22 @@ class ReplyRequest:
     @property
     def max_tokens(self) -> int | None:
         return None if self.params is None else self.params.max_tokens
+
+
+def checked_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults for all replies, without those that are None.
+
+    Raises:
+        InvalidProgramError: there is no such parameter, or it is of one text only.
+    """
+    known = sorted(SAMPLING_OPTIONS - {"n"})
+    for name in sampling:
+        if name not in known:
+            raise InvalidProgramError(
+                f"Conversation got an unknown argument {name!r}{did_you_mean(name, known)} sampling defaults are "
+                f"{', '.join(known)}; what constrains one text is an option of ask"
+            )
+    return {name: value for name, value in sampling.items() if value is not None}
 
 
 def reply_request(run: RunContext, use: ToolUse, tool_choice: object, options: Mapping[str, Any]) -> ReplyRequest:
@@ -112,14 +133,32 @@ class StartedReply:
         record.sampling_params = params.replace(max_tokens=self.max_tokens)
         return Call(record, value_type=part.value_type, is_healed=part.is_healed)
 
-    def finished_text(self, text: str) -> str:
-        """All that the reply is, once its call has ended with this text."""
-        self._tokens.add_text(self._request.closing)
-        return f"{self._request.opening}{text}{self._request.closing}"
+    def reply(self, outcome: Outcome, use: ToolUse, num_calls: int, dropped: tuple[Message, ...]) -> Reply:
+        """What came of it; to be called once, before `spelling`.
 
-    def stopped_text(self, text: str) -> str:
-        """All that the reply is, if it was stopped after this text."""
-        return f"{self._request.opening}{text}"
+        Args:
+            num_calls: how many tool calls the conversation has already.
+        """
+        self._tokens.add_text(self._request.closing)
+        text = f"{self._request.opening}{outcome.text}{self._request.closing}"
+        calls: tuple[ToolCall, ...] = ()
+        tool_error = None
+        if self._request.reads_calls:
+            try:
+                text, calls = use.read(text, num_calls)
+            except ToolCallError as error:
+                is_cut = outcome.meta.finish_reason == "length"
+                tool_error = f"{error}; max_tokens={self.max_tokens} cut it off" if is_cut else str(error)
+        message: Message = {"role": "assistant", "content": text}
+        if calls:
+            message["tool_calls"] = [call.to_message() for call in calls]
+        return Reply(text, calls, tool_error, message, dropped, self.max_tokens, outcome.meta, outcome.value)
+
+    def stopped_reply(self, text: str, dropped: tuple[Message, ...]) -> Reply:
+        """What came of it, if it was stopped after this text."""
+        text = f"{self._request.opening}{text}"
+        message = {"role": "assistant", "content": text}
+        return Reply(text, (), None, message, dropped, self.max_tokens, None, text)
 
     def spelling(self) -> Spelling:
         """The tokens of the finished reply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,13 +93,31 @@ class ToolUse:
         return found
 
     def call(self, call: ToolCall, on_error: OnToolError) -> Any:
-        """What the tool returns; what it raises, or that as a text for the model."""
+        """What the tool returns; what it raises, or that as a text for the model.
+
+        Raises:
+            ToolCallError: it is a coroutine function.
+        """
         try:
-            return self.named(call.name).call(call.arguments)
+            result = self.named(call.name).call(call.arguments)
         except Exception as error:
             if on_error == "raise":
                 raise
-            return error_text(error)
+            return _error_text(error)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise ToolCallError(f"{call.name} is a coroutine function: use await arun_tools()")
+        return result
+
+    async def acall(self, call: ToolCall, on_error: OnToolError) -> Any:
+        """The same, also for coroutine functions."""
+        try:
+            result = self.named(call.name).call(call.arguments)
+            return await result if inspect.iscoroutine(result) else result
+        except Exception as error:
+            if on_error == "raise":
+                raise
+            return _error_text(error)
 
     def forced(self, choice: object) -> tuple[Tool, ...]:
         """The tools of which the reply must call one; none if it may do as it likes.
@@ -129,6 +148,21 @@ class ToolUse:
         return call_schema(forced, self.format.arguments_key)
 
 
+NO_TOOLS = ToolUse((), TOOL_FORMATS[DEFAULT_FORMAT], is_in_template=True)
+"""For a conversation that neither has tools nor calls in its messages."""
+
+
+def check_tool_loop(max_rounds: object, on_tool_error: object) -> None:
+    """
+    Raises:
+        InvalidProgramError: one of these options of `run_tools` has another value than it may have.
+    """
+    if isinstance(max_rounds, bool) or not isinstance(max_rounds, int) or max_rounds < 1:
+        raise InvalidProgramError(f"max_rounds={max_rounds!r} is not allowed: it must be a number from 1")
+    if on_tool_error not in ("raise", "return"):
+        raise InvalidProgramError(f"on_tool_error={on_tool_error!r} is not allowed: use 'raise' or 'return'")
+
+
 def tool_use(backend: Backend, tools: tuple[Tool, ...], format_name: str | None) -> ToolUse:
     """Tools in the format that is named, else in the template's.
 
@@ -147,7 +181,7 @@ def tool_use(backend: Backend, tools: tuple[Tool, ...], format_name: str | None)
     return ToolUse(tools, chosen, is_in_template)
 
 
-def error_text(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What the model is told of a tool that raised."""
     return f"Error: {type(error).__name__}: {error}"
 
