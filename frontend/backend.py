@@ -16,10 +16,16 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TextSegment:
-    """Text not yet tokenised. Only template text may contain special tokens."""
+    """Text not yet tokenised. Only template text may contain special tokens.
+
+    Attributes:
+        origin: where a text in a rendered conversation that is not the template's comes from, such as
+            "messages[2].content (user)".
+    """
 
     text: str
     is_template: bool = False
+    origin: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from .backend import Message
+from .backend import Backend, Message
 from .calls import Call, Failure, ParseFailure
+from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
 from .primitives import RoleBegin, RoleEnd, Text, with_article
@@ -33,6 +34,7 @@ class Snapshot:
     role: str | None
     role_text: str
     failure: Failure | None
+    backend: Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class ForkOp:
     branches: tuple[Interpreter, ...]
 
 
-Operation = Text | RoleBegin | RoleEnd | Call | ForkOp
+Operation = Text | RoleBegin | RoleEnd | History | Call | ForkOp
 
 Phase = Literal["idle", "executing", "settled", "waiting"]
 
@@ -174,6 +176,12 @@ class Interpreter:
         self.raise_failure()
         with self._changed:
             return list(self._tokens.token_ids)
+
+    def snapshot(self, timeout: float | None = None) -> Snapshot:
+        """All there is, for what goes on from here. Blocks and raises like `text`."""
+        text = self.text(timeout)
+        with self._changed:
+            return self._snapshot(text)
 
     def iter_text(self, timeout: float | None = None, *, until_body_over: bool = False) -> Iterator[str]:
         """All text from the beginning as it comes.
@@ -318,18 +326,28 @@ class Interpreter:
                 self._fail(Failure(f"the text before a fork cannot be tokenised: {error}", error))
         text = self.text_so_far()
         for branch in fork.branches:
-            branch.start(
-                Snapshot(
-                    tokens=self._tokens.branch(),
-                    text=text,
-                    messages=tuple(self._messages),
-                    role=self._role,
-                    role_text="".join(self._role_text),
-                    failure=self._failure,
-                )
-            )
+            branch.start(self._snapshot(text))
 
-    def _add_literal(self, operation: Text | RoleBegin | RoleEnd) -> None:
+    def _snapshot(self, text: str) -> Snapshot:
+        return Snapshot(
+            tokens=self._tokens.branch(),
+            text=text,
+            messages=tuple(self._messages),
+            role=self._role,
+            role_text="".join(self._role_text),
+            failure=self._failure,
+            backend=self._run.backend,
+        )
+
+    def _add_literal(self, operation: Text | RoleBegin | RoleEnd | History) -> None:
+        if isinstance(operation, History):
+            self._tokens.commit_as(operation.token_ids)
+            for text, is_template in operation.tail:
+                self._tokens.add_text(text, is_template=is_template)
+            with self._changed:
+                self._messages.extend(dict(message) for message in operation.messages)
+            self._show(operation.text)
+            return
         if isinstance(operation, Text):
             self._tokens.add_text(operation.text)
             self._role_text.append(operation.text)
@@ -343,7 +361,7 @@ class Interpreter:
             if self._role != operation.role:
                 raise InvalidProgramError(f"{operation.role} cannot be closed: the open role is {self._role}")
             segments = self._run.backend.role_suffix(self._messages, operation.role)
-            message = {"role": operation.role, "content": "".join(self._role_text)}
+            message = {"role": operation.role, "content": "".join(self._role_text), **dict(operation.fields)}
             with self._changed:
                 self._messages.append(message)
             self._role = None

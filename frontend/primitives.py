@@ -19,7 +19,7 @@ from .errors import InvalidProgramError
 from .suggestions import checks_names
 from .value_types import ValueType, dtype_pattern, resolve_value_type
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 _NO_PART_IN_SELECT = frozenset(
     {"choices", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop", "stop_token_ids"}
@@ -89,9 +89,10 @@ class RoleBegin(Expression):
 
 @dataclass(frozen=True, slots=True)
 class RoleEnd(Expression):
-    """Close the open chat message, which must be of this role."""
+    """Close the open chat message, which must be of this role. `fields` are what it has beside role and content."""
 
     role: str
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +278,15 @@ def user(expression: Expression | str = "") -> Expression:
 def assistant(expression: Expression | str = "") -> Expression:
     """A whole assistant message; usually holds a gen."""
     return _message("assistant", expression)
+
+
+def tool(expression: Expression | str = "", name: str | None = None, tool_call_id: str | None = None) -> Expression:
+    """A whole tool message: what a tool answered. The message has the name and the id of the call if they are given.
+
+    A template that knows no such role is asked all the same; what it refuses is raised where the text is read.
+    """
+    fields = tuple((key, value) for key, value in (("name", name), ("tool_call_id", tool_call_id)) if value is not None)
+    return Concat((RoleBegin("tool"), *as_expression(expression).parts(), RoleEnd("tool", fields)))
 
 
 def system_begin() -> Expression:

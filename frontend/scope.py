@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from .calls import Call, CallKind, CallRecord, Failure
+from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
 from .interpreter import ForkOp, Interpreter, Operation
 from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
@@ -41,6 +42,7 @@ class Scope:
         self._inherited: dict[str, Value] = {}
         self._role: str | None = None
         self._has_messages = False
+        self._has_content = False
         self._last_call_id: int | None = None
         self._branch: tuple[int, ...] = ()
         run.when_body_over(self._notify)
@@ -60,13 +62,18 @@ class Scope:
         """
         parts = expression.parts()
         role, has_messages = self._role, self._has_messages
-        for part in parts:
+        for idx, part in enumerate(parts):
+            if isinstance(part, History):
+                if idx or self._has_content:
+                    raise InvalidProgramError("a conversation's history() stands before all else in a program")
+                has_messages = True
             if role is None and has_messages and isinstance(part, Gen | Select):
                 raise _between_messages(part)
             role = _next_role(role, part)
             has_messages = has_messages or role is not None
         params = [self.run.sampling_params(part.options) if isinstance(part, Gen) else None for part in parts]
         self._role, self._has_messages = role, has_messages
+        self._has_content = self._has_content or bool(parts)
         operations: list[Operation] = []
         for part, sampling_params in zip(parts, params, strict=True):
             if isinstance(part, Gen):
@@ -81,7 +88,7 @@ class Scope:
                 self._record("text").text = part.text
                 operations.append(part)
             else:
-                assert isinstance(part, RoleBegin | RoleEnd), part
+                assert isinstance(part, RoleBegin | RoleEnd | History), part
                 operations.append(part)
         self.interpreter.add(operations)
 
@@ -133,6 +140,7 @@ class Scope:
         branch._variables = dict(self._variables)
         branch._role = self._role
         branch._has_messages = self._has_messages
+        branch._has_content = self._has_content
         branch._last_call_id = fork.call_id
         branch._branch = (*self._branch, idx)
         return branch

@@ -14,6 +14,7 @@ from .appendable import AppendableState
 from .backend import Message
 from .calls import CallMeta
 from .errors import InvalidProgramError, ProgramError
+from .interpreter import Snapshot
 from .scope import Scope
 from .values import Joined, Value
 
@@ -93,6 +94,11 @@ class ProgramState(AppendableState):
         """
         self._await_body(timeout)
         return self._scope.interpreter.token_ids(timeout)
+
+    def snapshot(self, timeout: float | None = None) -> Snapshot:
+        """What a conversation goes on from (Conversation.from_state). Blocks and raises like `text`."""
+        self._await_body(timeout)
+        return self._scope.interpreter.snapshot(timeout)
 
     def _await_body(self, timeout: float | None) -> None:
         if self._is_observer:

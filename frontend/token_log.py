@@ -98,6 +98,11 @@ class TokenLog:
     def has_pending(self) -> bool:
         return bool(self._pending)
 
+    @property
+    def pending(self) -> tuple[TextSegment, ...]:
+        """The text that is not tokenised yet."""
+        return tuple(self._pending)
+
     def commit(self) -> None:
         """Tokenise the pending text for good."""
         self.commit_as(self.encode_pending())

@@ -26,14 +26,20 @@ if TYPE_CHECKING:
     from .frontend.backends.mock import MockBackend
     from .frontend.backends.openai_api import OpenAI
     from .frontend.backends.runtime_endpoint import RuntimeEndpoint
+    from .frontend.chat.overflow import Overflow
+    from .frontend.chat.reply import PendingReply, Reply
+    from .frontend.chat.tool_formats import ToolCall
+    from .frontend.conversation import Conversation
     from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.errors import (
+        ContextOverflowError,
         ForkError,
         GenerationError,
         InvalidProgramError,
         ProgramCancelledError,
         ProgramError,
         ReadTimeoutError,
+        ToolCallError,
         UnknownVariableError,
         UnparsedTextError,
     )
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
         system,
         system_begin,
         system_end,
+        tool,
         user,
         user_begin,
         user_end,
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
     from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
     from .frontend.trace.report import ProgramReport, report
     from .frontend.trace.trace_json import ProgramTraceFormatError
+    from .prompt_explanation import PromptExplanation, PromptPart
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
     from .radix.snapshot import CachedRun, CacheSnapshot
@@ -98,14 +106,21 @@ _MODULE_OF = {
     "BackendCallError": ".frontend.backends.errors",
     "BackendClosedError": ".frontend.backends.errors",
     "UnsupportedByBackendError": ".frontend.backends.errors",
+    "Overflow": ".frontend.chat.overflow",
+    "PendingReply": ".frontend.chat.reply",
+    "Reply": ".frontend.chat.reply",
+    "ToolCall": ".frontend.chat.tool_formats",
+    "Conversation": ".frontend.conversation",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
+    "ContextOverflowError": ".frontend.errors",
     "ForkError": ".frontend.errors",
     "GenerationError": ".frontend.errors",
     "InvalidProgramError": ".frontend.errors",
     "ProgramCancelledError": ".frontend.errors",
     "ProgramError": ".frontend.errors",
     "ReadTimeoutError": ".frontend.errors",
+    "ToolCallError": ".frontend.errors",
     "UnknownVariableError": ".frontend.errors",
     "UnparsedTextError": ".frontend.errors",
     "ForkGroup": ".frontend.fork",
@@ -119,6 +134,7 @@ _MODULE_OF = {
     "system": ".frontend.primitives",
     "system_begin": ".frontend.primitives",
     "system_end": ".frontend.primitives",
+    "tool": ".frontend.primitives",
     "user": ".frontend.primitives",
     "user_begin": ".frontend.primitives",
     "user_end": ".frontend.primitives",
@@ -154,6 +170,8 @@ _MODULE_OF = {
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
     "RequestOutput": ".runtime.outputs",
+    "PromptExplanation": ".prompt_explanation",
+    "PromptPart": ".prompt_explanation",
     "CacheUsageError": ".radix.errors",
     "InvariantViolation": ".radix.errors",
     "RetentionRange": ".radix.retention",
@@ -175,14 +193,21 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "BackendCallError",
     "BackendClosedError",
     "UnsupportedByBackendError",
+    "Overflow",
+    "PendingReply",
+    "Reply",
+    "ToolCall",
+    "Conversation",
     "get_default_backend",
     "set_default_backend",
+    "ContextOverflowError",
     "ForkError",
     "GenerationError",
     "InvalidProgramError",
     "ProgramCancelledError",
     "ProgramError",
     "ReadTimeoutError",
+    "ToolCallError",
     "UnknownVariableError",
     "UnparsedTextError",
     "ForkGroup",
@@ -196,6 +221,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "system",
     "system_begin",
     "system_end",
+    "tool",
     "user",
     "user_begin",
     "user_end",
@@ -231,6 +257,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "FinishReason",
     "OutputChunk",
     "RequestOutput",
+    "PromptExplanation",
+    "PromptPart",
     "CacheUsageError",
     "InvariantViolation",
     "RetentionRange",

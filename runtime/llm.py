@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from ..kernels.dispatch import check_device
+from ..prompt_explanation import PromptExplanation
 from ..radix.snapshot import CacheSnapshot
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
@@ -173,6 +174,20 @@ class LLM:
             raise output.error
         assert output.continuations is not None
         return asked.scored(choices, output.continuations)
+
+    def explain_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> PromptExplanation:
+        """What `chat` sends to the model for a conversation, and who wrote which tokens of it. `print` shows a table.
+
+        Raises:
+            ChatTemplateError: the messages do not fit the model's template.
+        """
+        return self.tokenizer.explain_prompt(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def submit(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Unpack[RequestFields]

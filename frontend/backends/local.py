@@ -115,6 +115,7 @@ class LocalBackend:
             "model": self.llm.model_name,
             "kernels": self.llm.kernels_name,
             "max_model_len": self.llm.max_model_len,
+            "max_context_len": self.llm.max_context_len,
         }
 
     def cache_tree(self) -> CacheTree:
@@ -286,4 +287,4 @@ def _token_logprobs(completion: CompletionOutput) -> tuple[TokenLogprob, ...] | 
 
 
 def _segments(pieces: Sequence[RuntimeSegment]) -> tuple[TextSegment, ...]:
-    return tuple(TextSegment(piece.text, piece.is_template) for piece in pieces)
+    return tuple(TextSegment(piece.text, piece.is_template, piece.origin) for piece in pieces)

@@ -79,6 +79,22 @@ def test_multi_turn_chat(runner: Runner) -> None:
     assert all(int(num_cached) > 2 * int(num_computed) for num_cached, num_computed in counts[1:])
 
 
+def test_tool_calls(runner: Runner) -> None:
+    lines = runner.run("tool_calls.py")
+    assert [line for line in lines if line.startswith("  ")] == [
+        "  get_temperature(city='Cairo')",
+        "  get_temperature(city='Oslo')",
+        "  multiply(a=127, b=45)",
+    ]
+    text = "\n".join(lines)
+    assert all(answer in text for answer in ("34 degrees", "7 degrees", "5715"))
+    rows = runner.backend.rows()
+    assert len(rows) == 6
+    # Every call goes on from the tokens of the one before, its own tokens among them.
+    for before, after in itertools.pairwise(rows):
+        assert after.num_cached_tokens >= before.num_prompt_tokens
+
+
 def test_few_shot_eval(runner: Runner) -> None:
     lines = runner.run("few_shot_eval.py")
     assert sum(line.startswith(("right: ", "wrong: ")) for line in lines) == 4
