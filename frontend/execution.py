@@ -116,6 +116,7 @@ class GenExecution:
             first_token_s=result.first_token_s,
             duration_s=_seconds_since_submission(self._call),
             complete=first.complete,
+            queued_s=result.queued_s,
         )
         return Outcome(self._value(result.samples), first.text, meta)
 
@@ -225,6 +226,7 @@ class SelectExecution:
             choices=tuple(map(ChoiceScore, choices, scores, probabilities)),
             first_token_s=None,
             duration_s=_seconds_since_submission(self._call),
+            queued_s=result.queued_s,
         )
         text = choices[winner].text
         return Outcome(text, text, meta)

@@ -58,6 +58,7 @@ class GenerateResult:
         num_prompt_tokens: length of the prompt, without healed tokens.
         num_cached_tokens: how many of these were in the cache.
         first_token_s: seconds from submission to the first token; None if the backend does not know.
+        queued_s: seconds from submission until it began to be computed; None if the backend does not know.
         num_healed_tokens: tokens that were taken off the end of the prompt, at most as many as the call allowed. The
             generated tokens begin with their spelling, the texts do not.
     """
@@ -67,6 +68,7 @@ class GenerateResult:
     num_cached_tokens: int
     first_token_s: float | None = None
     num_healed_tokens: int = 0
+    queued_s: float | None = None
 
 
 class Generation(Handle[GenerateResult]):

@@ -173,6 +173,10 @@ class Interpreter:
         """The complete chat messages; blocks until everything added so far has run. Raises like `text`."""
         self.wait(timeout)
         self.raise_failure()
+        return self.messages_so_far()
+
+    def messages_so_far(self) -> list[Message]:
+        """The chat messages that are complete now; never blocks."""
         with self._changed:
             return [dict(message) for message in self._messages]
 

@@ -42,6 +42,7 @@ class ProgramBody:
         self.name: str = function.__name__
         self.function = function
         self.signature = _checked_signature(function)
+        self._state_name = next(iter(self.signature.parameters))
         self.is_async = inspect.iscoroutinefunction(function)
 
     @property
@@ -66,6 +67,10 @@ class ProgramBody:
                 f"wrong arguments for {self.name}: {error}; it takes {self.parameter_names}"
             ) from None
 
+    def named(self, arguments: inspect.BoundArguments) -> dict[str, object]:
+        """The arguments after the state, by name."""
+        return {name: value for name, value in arguments.arguments.items() if name != self._state_name}
+
     # Running: each hands back what the body raised. Calls that are still running then are cancelled.
 
     def execute(self, scope: Scope, arguments: inspect.BoundArguments) -> BaseException | None:
@@ -77,6 +82,7 @@ class ProgramBody:
         if self.is_async:
             return asyncio.run(self._execute_here(scope, arguments))
         error: BaseException | None = None
+        scope.run.begin_body(self.named(arguments))
         try:
             result = self.function(ProgramState(scope), *arguments.args[1:], **arguments.kwargs)
             self._take(scope, result)
@@ -105,6 +111,7 @@ class ProgramBody:
 
     async def _execute_here(self, scope: Scope, arguments: inspect.BoundArguments) -> BaseException | None:
         error: BaseException | None = None
+        scope.run.begin_body(self.named(arguments))
         try:
             coroutine: Any = self.function(AsyncProgramState(scope), *arguments.args[1:], **arguments.kwargs)
             self._take(scope, await coroutine)

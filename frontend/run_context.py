@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +17,13 @@ DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
 
 
 class RunContext:
-    """One run of a program: its backend, sampling defaults, graph of calls, and whether the body has ended."""
+    """One run of a program: its backend, sampling defaults, graph of calls, and whether the body has ended.
+
+    Attributes:
+        arguments: what the body was called with, after the state.
+        start_time: when the body began, in seconds since 1970; before that, when the run was made.
+        started_at, body_ended_at: the same, and the end of the body, on the monotonic clock.
+    """
 
     def __init__(
         self,
@@ -35,6 +42,10 @@ class RunContext:
         self.run_id = uuid.uuid4().hex
         self.backend = backend
         self.graph = CallGraph()
+        self.arguments: Mapping[str, object] = {}
+        self.start_time = time.time()
+        self.started_at = time.monotonic()
+        self.body_ended_at: float | None = None
         self._sampling = {**DEFAULT_SAMPLING, **sampling}
         self.sampling_params({})
         self._on_call = on_call
@@ -61,6 +72,12 @@ class RunContext:
         """
         return SamplingParams(**{**self._sampling, **options})
 
+    def begin_body(self, arguments: Mapping[str, object]) -> None:
+        """The body runs from now on, with these arguments after the state."""
+        self.arguments = arguments
+        self.start_time = time.time()
+        self.started_at = time.monotonic()
+
     def end_body(self, error: BaseException | None) -> None:
         """The body has returned, or raised `error`: observers need not expect more to be added."""
         message = "" if error is None else raised_message(self.program_name, error)
@@ -73,6 +90,7 @@ class RunContext:
             if self._body_over.is_set():
                 return
             self._body_failure = failure
+            self.body_ended_at = time.monotonic()
             self._body_over.set()
             callbacks = list(self._on_body_over)
             self._on_body_over.clear()
@@ -109,6 +127,12 @@ class RunContext:
     @property
     def cancellation(self) -> Failure | None:
         return self._cancellation
+
+    @property
+    def raised(self) -> BaseException | None:
+        """What the body raised."""
+        failure = self._body_failure
+        return None if failure is None else failure.cause or failure.to_error()
 
     def body_error(self) -> ProgramError | None:
         """What the body raised, as the cause of a ProgramError; None while it runs or if it returned."""

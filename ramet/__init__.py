@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     )
     from .frontend.program import Program, function
     from .frontend.state import ProgramState
+    from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
+    from .frontend.trace.trace_json import ProgramTraceFormatError
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
     from .runtime.chat_message import ChatTemplateError
@@ -107,6 +109,10 @@ _MODULE_OF = {
     "Program": ".frontend.program",
     "function": ".frontend.program",
     "ProgramState": ".frontend.state",
+    "CallTrace": ".frontend.trace.program_trace",
+    "ErrorTrace": ".frontend.trace.program_trace",
+    "ProgramTrace": ".frontend.trace.program_trace",
+    "ProgramTraceFormatError": ".frontend.trace.trace_json",
     "ScoredChoice": ".runtime.choice_prompts",
     "EngineConfig": ".runtime.config",
     "RequestHandle": ".runtime.engine_loop",
@@ -166,6 +172,10 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "Program",
     "function",
     "ProgramState",
+    "CallTrace",
+    "ErrorTrace",
+    "ProgramTrace",
+    "ProgramTraceFormatError",
     "ScoredChoice",
     "EngineConfig",
     "RequestHandle",

@@ -229,6 +229,7 @@ def _settle_scoring(scoring: Scoring, output: RequestOutput) -> None:
         end_logprobs=tuple(each.end_logprob for each in output.continuations),
         num_prompt_tokens=len(output.prompt_token_ids),
         num_cached_tokens=output.num_cached_tokens,
+        queued_s=output.metrics.time_to_schedule,
     )
     scoring.finish(result)
 
@@ -240,6 +241,7 @@ def _generate_result(output: RequestOutput) -> GenerateResult:
         num_cached_tokens=output.num_cached_tokens,
         first_token_s=output.metrics.time_to_first_token,
         num_healed_tokens=output.num_healed_tokens,
+        queued_s=output.metrics.time_to_schedule,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
@@ -211,4 +210,3 @@ def test_a_reader_among_many_programs() -> None:
     for events in asyncio.run(main()):
         check_order(events)
     backend.close()
-    assert threading.active_count() < 60
