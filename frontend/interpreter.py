@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -345,18 +345,20 @@ class Interpreter:
                 self._tokens.share()
             except Exception as error:
                 self._fail(Failure(f"the text before a fork cannot be tokenised: {error}", error))
-        text = self.text_so_far()
+        snapshot = self.snapshot()
         for branch in fork.branches:
-            branch.start(
-                Snapshot(
-                    tokens=self._tokens.branch(),
-                    text=text,
-                    messages=tuple(self._messages),
-                    role=self._role,
-                    role_text="".join(self._role_text),
-                    failure=self._failure,
-                )
-            )
+            branch.start(replace(snapshot, tokens=self._tokens.branch()))
+
+    def snapshot(self) -> Snapshot:
+        """Where the state stands. Only while no other thread runs its operations: in a fork, or once it is idle."""
+        return Snapshot(
+            tokens=self._tokens,
+            text=self.text_so_far(),
+            messages=tuple(self._messages),
+            role=self._role,
+            role_text="".join(self._role_text),
+            failure=self._failure,
+        )
 
     def _add_literal(self, operation: Text | RoleBegin | RoleEnd) -> None:
         if isinstance(operation, Text):

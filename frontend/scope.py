@@ -105,10 +105,11 @@ class Scope:
     def _bind_call(self, call: Call) -> Call:
         self.run.announce(call)
         if call.record.name is not None:
-            self._bind({call.record.name: call})
+            self.bind({call.record.name: call})
         return call
 
-    def _bind(self, values: Mapping[str, Value]) -> None:
+    def bind(self, values: Mapping[str, Value]) -> None:
+        """Bind names, or bind them anew."""
         with self._bound:
             self._variables.update(values)
             self._announce_bound()
@@ -156,7 +157,7 @@ class Scope:
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
         self._record_after("join", parent_ids).num_branches = len(branches)
         joined = {name: Joined(name, items, on_error) for name, items in values.items()}
-        self._bind(joined)
+        self.bind(joined)
         return joined
 
     # Reading
