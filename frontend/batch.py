@@ -41,7 +41,11 @@ class BatchItem:
 
 
 class _BatchEndError(Exception):
-    """The batch ends before all items have run."""
+    """The batch ends before all items have run: with `outcome`, or because too many have failed."""
+
+    def __init__(self, outcome: BaseException | None = None) -> None:
+        super().__init__()
+        self.outcome = outcome
 
 
 class BatchRun:
@@ -132,9 +136,10 @@ class BatchRun:
                     workers.create_task(self._work(left, journal))
         except ExceptionGroup as group:
             error = group.exceptions[0]
-            if isinstance(error, _BatchEndError):
-                error = error.__cause__ or self._batch_error()
-            raise error from error.__cause__
+            if not isinstance(error, _BatchEndError):
+                raise error from error.__cause__
+            outcome = error.outcome or self._batch_error()
+            raise outcome from outcome.__cause__
 
     async def _work(self, left: Iterator[int], journal: BatchJournal | None) -> None:
         for idx in left:
@@ -152,7 +157,7 @@ class BatchRun:
                 raise
             error = None  # the body's own: the scope has it
         if error is not None and not isinstance(error, Exception):
-            raise _BatchEndError from error
+            raise _BatchEndError(error)
         if journal is not None:
             assert item.key is not None
             try:
@@ -164,13 +169,8 @@ class BatchRun:
 
     def _unkept(self, idx: int, error: NotPlainDataError) -> _BatchEndError:
         """What cannot be kept would run again in every resumed batch: the first such item ends the batch."""
-        end = _BatchEndError()
-        end.__cause__ = self._with_results(
-            f"item {idx} cannot be written to the journal: {error}. Let the program return plain data, or run it "
-            "without a journal",
-            idx,
-        )
-        return end
+        reason = f"item {idx} cannot be written to the journal: {error}. Let the program return plain data, or run it "
+        return _BatchEndError(self._with_results(f"{reason}without a journal", idx))
 
     def _end_item(self, idx: int, scope: Scope, *, is_resumed: bool) -> None:
         totals = ItemTotals.of(scope)
