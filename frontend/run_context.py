@@ -12,6 +12,7 @@ from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramRef
 from .calls import Call, CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
+from .params_cache import params_of
 
 if TYPE_CHECKING:
     from .trace.program_trace import ProgramTrace
@@ -75,7 +76,7 @@ class RunContext:
         Raises:
             InvalidSamplingParamsError: they contradict each other.
         """
-        return SamplingParams(**{**self._sampling, **options})
+        return params_of({**self._sampling, **options})
 
     def begin_body(self, arguments: Mapping[str, object]) -> None:
         """The body runs from now on, with these arguments after the state."""
