@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,6 +197,12 @@ class CallGraph:
             self._records.append(record)
         return record
 
+    def append(self, record: CallRecord) -> None:
+        """A record of an earlier run; they come in order."""
+        with self._lock:
+            assert record.call_id == len(self._records), record
+            self._records.append(record)
+
     def records(self) -> tuple[CallRecord, ...]:
         with self._lock:
             return tuple(self._records)
@@ -256,6 +262,23 @@ class Call:
     def is_done(self) -> bool:
         return self._outcome.done()
 
+    def when_started(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when it was submitted or has failed; now if it has. It must not block or raise."""
+        self._started.add_done_callback(lambda _: callback())
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when it has ended, well or not; now if it has. It must not block or raise."""
+        self._outcome.add_done_callback(lambda _: callback())
+
+    @property
+    def is_started(self) -> bool:
+        return self._started.done()
+
+    @property
+    def generation(self) -> Generation | None:
+        """What was submitted, if it can be followed; only to be asked once started."""
+        return self._started.result(timeout=0)
+
     def wait(self, timeout: float | None = None) -> None:
         """Block until it has ended, well or not.
 
@@ -286,6 +309,10 @@ class Call:
     def _await_text(self, timeout: float | None) -> None:
         """Block until all of its text is there, and raise like `get` if there is none."""
         self.wait(timeout)
+        self.raise_without_text()
+
+    def raise_without_text(self) -> None:
+        """Raise like `get` if it ended without a text. Only to be called once done."""
         if self.record.meta is None:
             self.get()
 

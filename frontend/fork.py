@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from .errors import InvalidProgramError
 from .primitives import Expression
@@ -76,7 +76,7 @@ class ForkGroup(Generic[BranchT]):
     def __iter__(self) -> Iterator[BranchT]:
         return iter(self._branches)
 
-    def __iadd__(self, other: Appendable | Sequence[Appendable] | Callable[[int], Appendable]) -> ForkGroup[BranchT]:
+    def __iadd__(self, other: Appendable | Sequence[Appendable] | Callable[[int], Appendable]) -> Self:
         """Append to every branch: the same to all, the i-th item of a list, or what a function gives for i.
 
         Raises:
@@ -106,9 +106,12 @@ class ForkGroup(Generic[BranchT]):
         Raises:
             InvalidProgramError: another value for on_error.
         """
+        return JoinedValues(self._joined(on_error))
+
+    def _joined(self, on_error: OnError) -> Mapping[str, Joined]:
         if on_error not in ("raise", "return"):
             raise InvalidProgramError(f"join(on_error={on_error!r}) is not allowed: use 'raise' or 'return'")
-        return JoinedValues(self._join(self._branches, on_error))
+        return self._join(self._branches, on_error)
 
     def __repr__(self) -> str:
         return f"<ForkGroup of {len(self)} branches>"

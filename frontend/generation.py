@@ -126,6 +126,11 @@ class Generation(Handle[GenerateResult]):
         with self._changed:
             return "".join(self._chunks)
 
+    def chunks_from(self, position: int) -> list[str]:
+        """The pieces there are now after the first `position`; never blocks."""
+        with self._changed:
+            return self._chunks[position:]
+
     def chunks(self, timeout: float | None = None) -> Iterator[str]:
         """The text from its beginning, piece by piece; blocks for what is not there yet.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -69,6 +69,8 @@ class Interpreter:
         self._messages: list[Message] = []
         self._role: str | None = None
         self._role_text: list[str] = []
+        self._when_changed: list[Callable[[], None]] = []
+        self._when_idle: list[Callable[[], None]] = []
         run.when_body_over(self._notify)
 
     # What the program does
@@ -135,6 +137,20 @@ class Interpreter:
             if not self._changed.wait_for(self._is_idle, timeout):
                 raise ReadTimeoutError(f"the program still has calls running after {timeout} s")
 
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when everything added so far has run; now if it has. It must not block, raise or call
+        back."""
+        with self._changed:
+            if not self._is_idle():
+                self._when_idle.append(callback)
+                return
+        callback()
+
+    def when_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, at the next change that `has_span_or_end` may tell of. Rules as for `when_idle`."""
+        with self._changed:
+            self._when_changed.append(callback)
+
     def raise_failure(self) -> None:
         """
         Raises:
@@ -195,9 +211,9 @@ class Interpreter:
         position = 0
         while True:
             with self._changed:
-                if not self._changed.wait_for(partial(self._has_span_or_end, position, until_body_over), timeout):
+                if not self._changed.wait_for(partial(self.has_span_or_end, position, until_body_over), timeout):
                     raise ReadTimeoutError(f"no new text for {timeout} s; the program is still running")
-                span = self._spans[position] if position < len(self._spans) else None
+                span = self.span(position)
             if span is None:
                 self.raise_failure()
                 return
@@ -207,13 +223,30 @@ class Interpreter:
             else:
                 yield from span.chunks(timeout)
 
-    def _has_span_or_end(self, position: int, until_body_over: bool) -> bool:
-        is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
-        return is_end or position < len(self._spans)
+    def has_span_or_end(self, position: int, until_body_over: bool) -> bool:
+        """Whether the text has a part number `position`, or will never have one."""
+        with self._changed:
+            is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
+            return is_end or position < len(self._spans)
+
+    def span(self, position: int) -> str | Call | None:
+        """Part number `position` of the text, if there is one by now: literal text, or a call that was submitted."""
+        with self._changed:
+            return self._spans[position] if position < len(self._spans) else None
 
     def _notify(self) -> None:
         with self._changed:
-            self._changed.notify_all()
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell readers of a change. Only with the lock held."""
+        self._changed.notify_all()
+        callbacks, self._when_changed = self._when_changed, []
+        if self._is_idle():
+            callbacks += self._when_idle
+            self._when_idle = []
+        for callback in callbacks:
+            callback()
 
     # Running operations
 
@@ -224,7 +257,7 @@ class Interpreter:
             with self._changed:
                 if not self._queue:
                     self._phase = "idle"
-                    self._changed.notify_all()
+                    self._announce()
                     return
                 operation = self._queue.popleft()
             execution = self._execute(operation)
@@ -275,7 +308,7 @@ class Interpreter:
             self._execution = execution
             self._spans.append(call)
             is_cancelled = self._failure is not None or self._run.cancellation is not None
-            self._changed.notify_all()
+            self._announce()
         call.start(execution.generation)
         if is_cancelled:
             for handle in execution.handles:
@@ -374,4 +407,4 @@ class Interpreter:
             return
         with self._changed:
             self._spans.append(text)
-            self._changed.notify_all()
+            self._announce()

@@ -7,7 +7,7 @@ or a missing name is reported on the line that is wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .calls import Call, CallKind, CallRecord, Failure
 from .continuation import History
@@ -38,6 +38,7 @@ class Scope:
         self.branches: list[Scope] = []
         self.return_value: object = None
         self._bound = threading.Condition()
+        self._when_bound: list[Callable[[], None]] = []
         self._variables: dict[str, Value] = {}
         self._inherited: dict[str, Value] = {}
         self._role: str | None = None
@@ -49,7 +50,14 @@ class Scope:
 
     def _notify(self) -> None:
         with self._bound:
-            self._bound.notify_all()
+            self._announce_bound()
+
+    def _announce_bound(self) -> None:
+        """Names were bound, or no more will be. Only with the lock held."""
+        self._bound.notify_all()
+        callbacks, self._when_bound = self._when_bound, []
+        for callback in callbacks:
+            callback()
 
     # Adding
 
@@ -102,14 +110,16 @@ class Scope:
         return record
 
     def _bind_call(self, call: Call) -> Call:
+        self.run.announce(call)
         if call.record.name is not None:
-            self._bind({call.record.name: call})
+            self.bind({call.record.name: call})
         return call
 
-    def _bind(self, values: Mapping[str, Value]) -> None:
+    def bind(self, values: Mapping[str, Value]) -> None:
+        """Bind names, or bind them anew."""
         with self._bound:
             self._variables.update(values)
-            self._bound.notify_all()
+            self._announce_bound()
 
     # Branches
 
@@ -155,7 +165,7 @@ class Scope:
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
         self._record_after("join", parent_ids).num_branches = len(branches)
         joined = {name: Joined(name, items, on_error) for name, items in values.items()}
-        self._bind(joined)
+        self.bind(joined)
         return joined
 
     # Reading
@@ -163,6 +173,11 @@ class Scope:
     def variables(self) -> dict[str, Value]:
         with self._bound:
             return dict(self._variables)
+
+    def when_bound(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when a name is bound or the body has ended. It must not block, raise or call back."""
+        with self._bound:
+            self._when_bound.append(callback)
 
     def lookup(self, name: str, timeout: float | None, *, until_body_over: bool) -> Value:
         """What a name is bound to, perhaps without a value yet. An observer waits for the body to bind it.

@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .frontend.async_state import AsyncProgramState
     from .frontend.backends.anthropic_api import Anthropic
     from .frontend.backends.errors import BackendCallError, BackendClosedError, UnsupportedByBackendError
     from .frontend.backends.local import LocalBackend
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .frontend.backends.mock import MockBackend
     from .frontend.backends.openai_api import OpenAI
     from .frontend.backends.runtime_endpoint import RuntimeEndpoint
+    from .frontend.batch_results import BatchError, BatchResults, BatchSummary
     from .frontend.chat.overflow import Overflow
     from .frontend.chat.reply import PendingReply, Reply
     from .frontend.chat.tool_formats import ToolCall
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         UnparsedTextError,
     )
     from .frontend.fork import ForkGroup
+    from .frontend.journal.restore import JournaledError
     from .frontend.primitives import (
         assistant,
         assistant_begin,
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
         user_end,
     )
     from .frontend.program import Program, function
+    from .frontend.run_events import CallEnded, CallStarted, RunEnded, TextPiece
     from .frontend.state import ProgramState
     from .frontend.trace.cache_tree import CacheNode, CacheTree
     from .frontend.trace.files import save_traces
@@ -97,6 +101,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "AsyncProgramState": ".frontend.async_state",
     "LocalBackend": ".frontend.backends.local",
     "Runtime": ".frontend.backends.local_runtime",
     "MockBackend": ".frontend.backends.mock",
@@ -111,6 +116,9 @@ _MODULE_OF = {
     "Reply": ".frontend.chat.reply",
     "ToolCall": ".frontend.chat.tool_formats",
     "Conversation": ".frontend.conversation",
+    "BatchError": ".frontend.batch_results",
+    "BatchResults": ".frontend.batch_results",
+    "BatchSummary": ".frontend.batch_results",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
     "ContextOverflowError": ".frontend.errors",
@@ -124,6 +132,7 @@ _MODULE_OF = {
     "UnknownVariableError": ".frontend.errors",
     "UnparsedTextError": ".frontend.errors",
     "ForkGroup": ".frontend.fork",
+    "JournaledError": ".frontend.journal.restore",
     "assistant": ".frontend.primitives",
     "assistant_begin": ".frontend.primitives",
     "assistant_end": ".frontend.primitives",
@@ -140,6 +149,10 @@ _MODULE_OF = {
     "user_end": ".frontend.primitives",
     "Program": ".frontend.program",
     "function": ".frontend.program",
+    "CallEnded": ".frontend.run_events",
+    "CallStarted": ".frontend.run_events",
+    "RunEnded": ".frontend.run_events",
+    "TextPiece": ".frontend.run_events",
     "ProgramState": ".frontend.state",
     "CacheNode": ".frontend.trace.cache_tree",
     "CacheTree": ".frontend.trace.cache_tree",
@@ -184,6 +197,7 @@ _MODULE_OF = {
 }
 
 __all__ = [  # noqa: RUF022 (in the order of the table above)
+    "AsyncProgramState",
     "LocalBackend",
     "Runtime",
     "MockBackend",
@@ -198,6 +212,9 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "Reply",
     "ToolCall",
     "Conversation",
+    "BatchError",
+    "BatchResults",
+    "BatchSummary",
     "get_default_backend",
     "set_default_backend",
     "ContextOverflowError",
@@ -211,6 +228,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "UnknownVariableError",
     "UnparsedTextError",
     "ForkGroup",
+    "JournaledError",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -227,6 +245,10 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "user_end",
     "Program",
     "function",
+    "CallEnded",
+    "CallStarted",
+    "RunEnded",
+    "TextPiece",
     "ProgramState",
     "CacheNode",
     "CacheTree",
