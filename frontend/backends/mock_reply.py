@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,31 @@ def tokenise(tokenizer: MockTokenizer, call: GenerateCall, texts: Sequence[str])
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop string, or what a stop regex matches, in a text; `reason` is the string or the pattern."""
+
+    start: int
+    end: int
+    reason: str
+
+
+def _first_stop(params: SamplingParams, text: str) -> Stop | None:
+    """The stop that is complete first, the longest of several."""
+    stops = [Stop(text.index(stop), text.index(stop) + len(stop), stop) for stop in params.stop_strings if stop in text]
+    stops += [stop for pattern in params.stop_regexes if (stop := _first_match(pattern, text)) is not None]
+    return min(stops, key=lambda stop: (stop.end, stop.start), default=None)
+
+
+def _first_match(pattern: str, text: str) -> Stop | None:
+    compiled = re.compile(pattern)
+    for end in range(1, len(text) + 1):
+        for start in range(end):
+            if compiled.fullmatch(text, start, end):
+                return Stop(start, end, pattern)
+    return None
+
+
 def samples_of(tokenizer: MockTokenizer, params: SamplingParams, reply: Reply) -> tuple[Sample, ...]:
     """The replies, cut where a model's output would have been.
 
@@ -60,12 +86,10 @@ def _cut(tokenizer: MockTokenizer, params: SamplingParams, token_ids: Sequence[i
         token_ids, finish_reason = token_ids[: params.max_tokens + reply.num_healed_tokens], "length"
     num_healed_chars = len(reply.healed_text)
     text = tokenizer.decode(token_ids)[num_healed_chars:]
-    hits = [(text.index(stop), stop) for stop in params.stop_strings if stop in text]
-    stop_reason: str | None = None
-    if hits:
-        end, stop_reason = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
-        token_ids = _ids_covering(tokenizer, token_ids, num_healed_chars + end + len(stop_reason))
-        text, finish_reason = text[:end], "stop"
+    stop = _first_stop(params, text)
+    if stop is not None:
+        token_ids, finish_reason = _ids_covering(tokenizer, token_ids, num_healed_chars + stop.end), "stop"
+        text = text[: stop.start]
     kept = _ids_inside(tokenizer, token_ids, num_healed_chars + len(text))
     spec = params.grammar_spec
     complete = None if spec is None else satisfies(spec, text) and (spec.kind != "ebnf" or finish_reason == "stop")
@@ -80,7 +104,7 @@ def _cut(tokenizer: MockTokenizer, params: SamplingParams, token_ids: Sequence[i
         kept_token_ids=tuple(kept),
         leftover_text=text[max(0, len(tokenizer.decode(kept)) - num_healed_chars) :],
         finish_reason=finish_reason,
-        stop_reason=stop_reason,
+        stop_reason=None if stop is None else stop.reason,
         logprobs=None if params.logprobs is None else tuple(TokenLogprob(token_id, -1.0) for token_id in token_ids),
         complete=complete,
     )
