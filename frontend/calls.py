@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Literal
 from ..sampling_params import SamplingParams
 from .choices import ChoiceLogprobs, ChoicesMethod
 from .errors import GenerationError, ProgramCancelledError, ProgramError, ReadTimeoutError, UnparsedTextError
-from .generation import Generation, Sample
+from .generation import Generation, Sample, TokenLogprob
+from .reasoning import ReasoningFormat
 from .value_types import ValueType
 
 CallKind = Literal["text", "gen", "select", "fork", "join"]
@@ -55,6 +56,7 @@ class CallMeta:
         duration_s: from submission to the end.
         complete: of a constrained gen: whether the text satisfies the constraint (the first text, with n > 1). False
             for one that was cut off. None for a select or without a constraint.
+        prompt_logprobs: one per prompt token if asked for; None for the first and for those not asked for.
     """
 
     num_prompt_tokens: int
@@ -67,6 +69,7 @@ class CallMeta:
     first_token_s: float | None
     duration_s: float
     complete: bool | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
     @property
     def num_computed_tokens(self) -> int:
@@ -89,9 +92,13 @@ class Failure:
 
     def of_dependent(self, record: CallRecord) -> Failure:
         """The failure of a call that could not run because of this one."""
+        return self.of_what_depends(record.describe())
+
+    def of_what_depends(self, what: str) -> Failure:
+        """The failure of something described as `what` that could not run because of this one."""
         if self.error_type is ProgramCancelledError:
-            return Failure(f"{record.describe()} was cancelled: {self.message}", self.cause, ProgramCancelledError)
-        return Failure(f"{record.describe()} was not run: {self.message}", self.to_error())
+            return Failure(f"{what} was cancelled: {self.message}", self.cause, ProgramCancelledError)
+        return Failure(f"{what} was not run: {self.message}", self.to_error())
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +197,8 @@ class Call:
         method: of a select.
         value_type: what the text of a gen becomes; None leaves it a text.
         is_healed: of a constrained gen: whether one of its tokens may span the boundary to the literal text before it.
+        reasoning: what of the text of a gen is not added to the state; None adds all of it.
+        prompt_logprobs_start: the first token of the prompt whose logprob is wanted, if its sampling_params want any.
         text: what it adds to the state, once it is done.
     """
 
@@ -200,11 +209,15 @@ class Call:
         *,
         value_type: ValueType | None = None,
         is_healed: bool = True,
+        reasoning: ReasoningFormat | None = None,
+        prompt_logprobs_start: int = 0,
     ) -> None:
         self.record = record
         self.method = method
         self.value_type = value_type
         self.is_healed = is_healed
+        self.reasoning = reasoning
+        self.prompt_logprobs_start = prompt_logprobs_start
         self.text = ""
         self._started: Future[Generation | None] = Future()
         self._outcome: Future[object] = Future()
@@ -230,6 +243,10 @@ class Call:
     @property
     def is_done(self) -> bool:
         return self._outcome.done()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when it has ended, well or not; now if it has. It must not block or raise."""
+        self._outcome.add_done_callback(lambda _: callback())
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until it has ended, well or not.
@@ -282,7 +299,8 @@ class Call:
         except TimeoutError:
             raise ReadTimeoutError(f"{self.record.describe()} has not started after {timeout} s") from None
         if generation is not None:
-            yield from generation.chunks(timeout)
+            chunks = generation.chunks(timeout)
+            yield from chunks if self.reasoning is None else self.reasoning.answer_chunks(chunks)
             self._await_text(timeout)
             return
         self._await_text(timeout)
@@ -293,7 +311,8 @@ class Call:
         if self._outcome.done() or not self._started.done():
             return self.text
         generation = self._started.result()
-        return "" if generation is None else generation.text_so_far()
+        text = "" if generation is None else generation.text_so_far()
+        return text if self.reasoning is None else self.reasoning.answer_so_far(text)
 
 
 def call_site() -> str:

@@ -60,6 +60,8 @@ class GenerateResult:
         first_token_s: seconds from submission to the first token; None if the backend does not know.
         num_healed_tokens: tokens that were taken off the end of the prompt, at most as many as the call allowed. The
             generated tokens begin with their spelling, the texts do not.
+        prompt_logprobs: one per token of the prompt, without healed ones, if asked for; None for the first token and
+            for those not asked for.
     """
 
     samples: tuple[Sample, ...]
@@ -67,6 +69,7 @@ class GenerateResult:
     num_cached_tokens: int
     first_token_s: float | None = None
     num_healed_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 class Generation(Handle[GenerateResult]):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -65,3 +65,21 @@ class Handle(Generic[T]):
             on_cancel, self._on_cancel = self._on_cancel, None
         if on_cancel is not None and not self._future.done():
             on_cancel()
+
+
+def when_all_done(handles: Sequence[Handle[Any]], callback: Callable[[], None]) -> None:
+    """Call `callback` once all of them are settled, or now if they are. It must not block or raise."""
+    lock = threading.Lock()
+    num_open = len(handles) + 1
+
+    def one_done() -> None:
+        nonlocal num_open
+        with lock:
+            num_open -= 1
+            is_last = num_open == 0
+        if is_last:
+            callback()
+
+    for handle in handles:
+        handle.add_done_callback(one_done)
+    one_done()

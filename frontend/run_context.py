@@ -11,6 +11,7 @@ from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramRef
 from .calls import CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
+from .logprob_arguments import PROMPT_START, sampling_fields
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
 
@@ -46,7 +47,12 @@ class RunContext:
         Raises:
             InvalidSamplingParamsError: they contradict each other.
         """
-        return SamplingParams(**{**self._sampling, **options})
+        return SamplingParams(**sampling_fields({**self._sampling, **options}))
+
+    def prompt_logprobs_start(self, options: Mapping[str, Any]) -> int:
+        """The first token of a prompt whose logprob is wanted, where any are."""
+        start: int = {**self._sampling, **options}.get(PROMPT_START, 0)
+        return start
 
     def end_body(self, error: BaseException | None) -> None:
         """The body has returned, or raised `error`: observers need not expect more to be added."""

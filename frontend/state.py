@@ -7,13 +7,16 @@ Adding never blocks: `s += gen("x")` sends the call as soon as what is before it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 from .appendable import AppendableState
+from .async_pieces import async_pieces
 from .backend import Message
 from .calls import CallMeta
 from .errors import InvalidProgramError, ProgramError
+from .meta_info import MetaInfo, meta_infos
 from .scope import Scope
 from .values import Joined, Value
 
@@ -68,6 +71,20 @@ class ProgramState(AppendableState):
         """The meta of every call behind a variable: several after a join, in branch order. Otherwise like `meta`."""
         return self._lookup(name, timeout).metas(timeout)
 
+    def get_var(self, name: str) -> Any:
+        """SGLang's name for `s[name]`."""
+        return self[name]
+
+    def get_meta_info(self, name: str, timeout: float | None = None) -> MetaInfo | list[MetaInfo]:
+        """What `meta` tells, as the dict that SGLang has for it; a list of them with n > 1 or after a join.
+
+        Blocks and raises like `get`. See meta_info.py for the keys.
+        """
+        value = self._lookup(name, timeout)
+        decode = self._scope.run.backend.decode
+        infos = [info for meta in value.metas(timeout) for info in meta_infos(meta, decode)]
+        return infos if isinstance(value, Joined) or len(infos) > 1 else infos[0]
+
     def _lookup(self, name: str, timeout: float | None) -> Value:
         return self._scope.lookup(name, timeout, until_body_over=self._is_observer)
 
@@ -117,6 +134,32 @@ class ProgramState(AppendableState):
             return
         yield from self._scope.interpreter.iter_text(timeout, until_body_over=self._is_observer)
         self._await_body(timeout)
+
+    def text_async_iter(
+        self, name: str | None = None, return_meta_data: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[Any]:
+        """`async for piece in s.text_async_iter(...)`: what `text_iter` yields, without blocking the event loop.
+
+        Args:
+            return_meta_data: yield pairs of a piece and the call's meta info, as SGLang does, for one variable. It is
+                empty until the call has ended; the last pair, whose piece is "", has all of it.
+
+        Raises:
+            InvalidProgramError: return_meta_data without a name.
+            Exception: as text_iter does.
+        """
+        if not return_meta_data:
+            return async_pieces(partial(self.text_iter, name, timeout))
+        if name is None:
+            raise InvalidProgramError(
+                "text_async_iter(return_meta_data=True) needs a name: the text as a whole has none"
+            )
+        return async_pieces(partial(self._pieces_with_meta, name, timeout))
+
+    def _pieces_with_meta(self, name: str, timeout: float | None) -> Iterator[tuple[str, MetaInfo | list[MetaInfo]]]:
+        for piece in self.text_iter(name, timeout):
+            yield piece, {}
+        yield "", self.get_meta_info(name, timeout)
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until everything added so far, in this state and its branches, has run, well or not.

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .frontend.backends.local import BackendClosedError, LocalBackend
     from .frontend.backends.mock import MockBackend
-    from .frontend.default_backend import get_default_backend, set_default_backend
+    from .frontend.choices import (
+        greedy_token_selection,
+        sum_logprobs,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from .frontend.default_backend import flush_cache, get_default_backend, get_server_info, set_default_backend
     from .frontend.errors import (
         ForkError,
         GenerationError,
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
         user_end,
     )
     from .frontend.program import Program, function
+    from .frontend.separate_reasoning import separate_reasoning
+    from .frontend.sglang_surface import global_config, image, video
     from .frontend.state import ProgramState
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
@@ -80,6 +88,8 @@ _MODULE_OF = {
     "LocalBackend": ".frontend.backends.local",
     "BackendClosedError": ".frontend.backends.local",
     "MockBackend": ".frontend.backends.mock",
+    "flush_cache": ".frontend.default_backend",
+    "get_server_info": ".frontend.default_backend",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
     "ForkError": ".frontend.errors",
@@ -107,6 +117,14 @@ _MODULE_OF = {
     "Program": ".frontend.program",
     "function": ".frontend.program",
     "ProgramState": ".frontend.state",
+    "greedy_token_selection": ".frontend.choices",
+    "sum_logprobs": ".frontend.choices",
+    "token_length_normalized": ".frontend.choices",
+    "unconditional_likelihood_normalized": ".frontend.choices",
+    "separate_reasoning": ".frontend.separate_reasoning",
+    "global_config": ".frontend.sglang_surface",
+    "image": ".frontend.sglang_surface",
+    "video": ".frontend.sglang_surface",
     "ScoredChoice": ".runtime.choice_prompts",
     "EngineConfig": ".runtime.config",
     "RequestHandle": ".runtime.engine_loop",
@@ -139,6 +157,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "LocalBackend",
     "BackendClosedError",
     "MockBackend",
+    "flush_cache",
+    "get_server_info",
     "get_default_backend",
     "set_default_backend",
     "ForkError",
@@ -166,6 +186,14 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "Program",
     "function",
     "ProgramState",
+    "greedy_token_selection",
+    "sum_logprobs",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "separate_reasoning",
+    "global_config",
+    "image",
+    "video",
     "ScoredChoice",
     "EngineConfig",
     "RequestHandle",

@@ -324,7 +324,8 @@ class SamplingParams:
         if self.json_whitespace != "fixed" and self.json_schema is None:
             _fail("json_whitespace", self.json_whitespace, "without json_schema it must be 'fixed'")
         if self.on_incomplete == "close" and (self.stop_strings or self.stop_regexes):
-            _fail("on_incomplete", "close", "a stop could cut the text short of its end; leave out one of them")
+            what = "string" if self.stop_strings else "regex"
+            _fail("on_incomplete", "close", f"a stop {what} could cut the text short of its end; leave out one of them")
         if has_constraint and self.use_beam_search:
             for name, neutral in (
                 ("on_incomplete", ("return", "raise")),

@@ -80,6 +80,14 @@ def samples_of(tokenizer: MockTokenizer, params: SamplingParams, reply: Reply) -
     return tuple(_cut(tokenizer, params, token_ids, reply) for token_ids in reply.token_ids)
 
 
+def prompt_logprobs_of(call: GenerateCall, prompt: Sequence[int]) -> tuple[TokenLogprob | None, ...] | None:
+    """-1 for every token that was asked for."""
+    if call.sampling_params.prompt_logprobs is None:
+        return None
+    first = max(1, call.prompt_logprobs_start)
+    return tuple(None if idx < first else TokenLogprob(token_id, -1.0) for idx, token_id in enumerate(prompt))
+
+
 def _cut(tokenizer: MockTokenizer, params: SamplingParams, token_ids: Sequence[int], reply: Reply) -> Sample:
     finish_reason = "stop"
     if params.max_tokens is not None and len(token_ids) > params.max_tokens + reply.num_healed_tokens:

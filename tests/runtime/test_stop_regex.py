@@ -111,7 +111,7 @@ def test_more_than_32_patterns_are_refused():
         SamplingParams(stop_regex=["a"] * 33)
     with pytest.raises(InvalidSamplingParamsError, match="use_beam_search"):
         SamplingParams(stop_regex="a", use_beam_search=True, temperature=0.0)
-    with pytest.raises(InvalidSamplingParamsError, match="a stop could cut"):
+    with pytest.raises(InvalidSamplingParamsError, match="a stop regex could cut"):
         SamplingParams(stop_regex="a", regex="a+", on_incomplete="close")
 
 
