@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -21,7 +22,8 @@ from .value_types import ValueType
 
 CallKind = Literal["text", "gen", "select", "fork", "join"]
 
-_PACKAGE_DIR = str(Path(__file__).parent)
+_NOT_THE_PROGRAM = (str(Path(__file__).parent), contextlib.__file__)
+"""Files whose lines are not a program's: this package, and what enters and leaves its context managers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +320,6 @@ class Call:
 def call_site() -> str:
     """File and line of the nearest caller outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_PROGRAM):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

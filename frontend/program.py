@@ -193,11 +193,16 @@ def function(body: Body) -> Program: ...
 
 
 @overload
-def function(body: None = None) -> Callable[[Body], Program]: ...
+def function(body: None = None, *, num_api_spec_tokens: int | None = None) -> Callable[[Body], Program]: ...
 
 
-def function(body: Body | None = None) -> Program | Callable[[Body], Program]:
+def function(
+    body: Body | None = None, *, num_api_spec_tokens: int | None = None
+) -> Program | Callable[[Body], Program]:
     """Decorator, with or without parentheses, that makes a Program of a function whose first parameter is the state.
+
+    `num_api_spec_tokens` lets SGLang generate ahead where every call costs its whole prompt again. It is taken and
+    plays no part: a call here goes on from the cache, so there is nothing to save.
 
     Raises:
         InvalidProgramError: the function takes no state, or is a coroutine or generator function.
