@@ -11,6 +11,8 @@ from .errors import InvalidProgramError
 from .fork import Appendable, ForkGroup, JoinMode
 from .primitives import RoleBegin, RoleEnd, as_expression
 from .scope import Scope
+from .trace.capture import capture_trace
+from .trace.program_trace import ProgramTrace
 from .values import Joined, OnError
 
 
@@ -136,6 +138,13 @@ class AppendableState:
     def calls(self) -> tuple[CallRecord, ...]:
         """Every call of the run so far, branches included, in the order the program asked for them."""
         return self._scope.run.graph.records()
+
+    def trace(self) -> ProgramTrace:
+        """What happened in the run so far, branches included: every call with its prompt, outcome, times and error.
+
+        Works at any time, also when the program or a call of it failed. Decodes every prompt.
+        """
+        return capture_trace(self._scope.run, self._scope.interpreter.messages_so_far())
 
     def __repr__(self) -> str:
         values = self._scope.variables()

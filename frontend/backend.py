@@ -99,12 +99,14 @@ class ScoreResult:
             the continuations: log(1 - sum of p(next token) over those that it is the beginning of); 0 if there is none.
         num_prompt_tokens: length of the common prompt.
         num_cached_tokens: how many of these were in the cache.
+        queued_s: seconds from submission until it began to be computed; None if the backend does not know.
     """
 
     logprobs: tuple[tuple[float | None, ...], ...]
     end_logprobs: tuple[float, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
+    queued_s: float | None = None
 
 
 Scoring = Handle[ScoreResult]

@@ -22,7 +22,8 @@ from .value_types import ValueType
 
 CallKind = Literal["text", "gen", "select", "fork", "join"]
 
-_NOT_THE_PROGRAM = (str(Path(__file__).parent), contextlib.__file__)
+PACKAGE_DIR = str(Path(__file__).parent)
+_NOT_THE_PROGRAM = (PACKAGE_DIR, contextlib.__file__)
 """Files whose lines are not a program's: this package, and what enters and leaves its context managers."""
 
 
@@ -55,6 +56,7 @@ class CallMeta:
         samples: of a gen, with token ids and logprobs.
         choices: of a select, in the order they were given.
         first_token_s: from submission to the first token, if known.
+        queued_s: from submission until the backend began to compute it, if known.
         duration_s: from submission to the end.
         complete: of a constrained gen: whether the text satisfies the constraint (the first text, with n > 1). False
             for one that was cut off. None for a select or without a constraint.
@@ -72,6 +74,7 @@ class CallMeta:
     duration_s: float
     complete: bool | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    queued_s: float | None = None
 
     @property
     def num_computed_tokens(self) -> int:
@@ -128,8 +131,12 @@ class CallRecord:
         text: of a text node.
         sampling_params: of a gen.
         choices: of a select.
+        choices_method: of a select, by name.
         num_branches: of a fork or join.
-        submitted_at: when it went to the backend, on the monotonic clock.
+        asked_at: when the program asked for it, on the monotonic clock.
+        submitted_at: when it went to the backend, on the same clock.
+        ended_at: when it had an outcome, on the same clock.
+        value: once it has succeeded.
         meta: once it has succeeded.
         failure: once it has failed. A call whose text did not become the value asked for has a meta too.
     """
@@ -143,11 +150,24 @@ class CallRecord:
     text: str = ""
     sampling_params: SamplingParams | None = None
     choices: tuple[str, ...] = ()
+    choices_method: str | None = None
     num_branches: int = 0
+    asked_at: float = field(default_factory=time.monotonic)
     submitted_at: float | None = None
+    ended_at: float | None = None
+    value: object = None
     meta: CallMeta | None = None
     failure: Failure | None = None
     _prompt: tuple[Sequence[int], int, tuple[int, ...]] = field(default=((), 0, ()), repr=False)
+    _call: Call | None = field(default=None, repr=False)
+
+    def belongs_to(self, call: Call) -> None:
+        """The text of the record is what there is of the call's."""
+        self._call = call
+
+    def text_so_far(self) -> str:
+        """What it adds to the state's text, as far as that is known now; never blocks."""
+        return self.text if self._call is None else self._call.text_so_far()
 
     def set_prompt(self, token_log: Sequence[int], prompt_len: int, held_back: tuple[int, ...] = ()) -> None:
         """The prompt is the first `prompt_len` items of `token_log`, a list that only ever grows, then `held_back`."""
@@ -223,6 +243,8 @@ class Call:
         self.text = ""
         self._started: Future[Generation | None] = Future()
         self._outcome: Future[object] = Future()
+        record.choices_method = None if method is None else method.name
+        record.belongs_to(self)
 
     def start(self, generation: Generation | None) -> None:
         """It was submitted; a select has no generation to follow."""
@@ -231,12 +253,16 @@ class Call:
     def succeed(self, value: object, text: str, meta: CallMeta) -> None:
         """It ended with `value`; `text` is what it adds to the state. The value may be a ParseFailure."""
         self.text = text
-        self.record.meta = meta
+        self.record.ended_at = time.monotonic()
         if isinstance(value, ParseFailure):
             self.record.failure = value
+        else:
+            self.record.value = value
+        self.record.meta = meta
         self._outcome.set_result(value)
 
     def fail(self, failure: Failure) -> None:
+        self.record.ended_at = time.monotonic()
         self.record.failure = failure
         if not self._started.done():
             self._started.set_result(None)
@@ -246,9 +272,22 @@ class Call:
     def is_done(self) -> bool:
         return self._outcome.done()
 
+    def when_started(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when it was submitted or has failed; now if it has. It must not block or raise."""
+        self._started.add_done_callback(lambda _: callback())
+
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when it has ended, well or not; now if it has. It must not block or raise."""
         self._outcome.add_done_callback(lambda _: callback())
+
+    @property
+    def is_started(self) -> bool:
+        return self._started.done()
+
+    @property
+    def generation(self) -> Generation | None:
+        """What was submitted, if it can be followed; only to be asked once started."""
+        return self._started.result(timeout=0)
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until it has ended, well or not.
@@ -280,6 +319,10 @@ class Call:
     def _await_text(self, timeout: float | None) -> None:
         """Block until all of its text is there, and raise like `get` if there is none."""
         self.wait(timeout)
+        self.raise_without_text()
+
+    def raise_without_text(self) -> None:
+        """Raise like `get` if it ended without a text. Only to be called once done."""
         if self.record.meta is None:
             self.get()
 

@@ -119,6 +119,7 @@ class GenExecution:
             duration_s=_seconds_since_submission(self._call),
             complete=first.complete,
             prompt_logprobs=result.prompt_logprobs,
+            queued_s=result.queued_s,
         )
         return Outcome(self._value(result.samples), self._answer(first), meta)
 
@@ -250,6 +251,7 @@ class SelectExecution:
             choices=tuple(map(ChoiceScore, choices, scores, probabilities)),
             first_token_s=None,
             duration_s=_seconds_since_submission(self._call),
+            queued_s=result.queued_s,
         )
         text = choices[winner].text
         return Outcome(text, text, meta)

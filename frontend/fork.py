@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from .errors import InvalidProgramError
 from .primitives import Expression
@@ -81,7 +81,7 @@ class ForkGroup(Generic[BranchT]):
     def __iter__(self) -> Iterator[BranchT]:
         return iter(self._branches)
 
-    def __iadd__(self, other: Appendable | Sequence[Appendable] | Callable[[int], Appendable]) -> ForkGroup[BranchT]:
+    def __iadd__(self, other: Appendable | Sequence[Appendable] | Callable[[int], Appendable]) -> Self:
         """Append to every branch: the same to all, the i-th item of a list, or what a function gives for i.
 
         Raises:

@@ -32,6 +32,15 @@ class Handle(Generic[T]):
         """Settle with an error. Runs the callbacks in the calling thread."""
         self._future.set_exception(error)
 
+    def settle_with(self, make_result: Callable[[], T]) -> None:
+        """Settle with what `make_result` returns, or raises."""
+        try:
+            result = make_result()
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.finish(result)
+
     @property
     def is_done(self) -> bool:
         return self._future.done()

@@ -9,36 +9,30 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
 
 from .backend import Message
 from .bound_values import TextSpan
 from .calls import Call, Failure, ParseFailure
-from .errors import GenerationError, InvalidProgramError, ProgramCancelledError, ReadTimeoutError
+from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
 from .handle import when_all_done
-from .operations import AppendBranches, Contribute, Contribution, ForkOp, SpanBegin, SpanEnd
+from .operations import (
+    AppendBranches,
+    Contribution,
+    ForkOp,
+    Mark,
+    Operation,
+    Snapshot,
+    SpanBegin,
+    SpanEnd,
+    fail_operation,
+)
 from .primitives import RoleBegin, RoleEnd, Text, with_article
 from .run_context import RunContext
 from .token_log import TokenLog
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a branch starts from. `text` is all text so far, `role_text` that of the open message."""
-
-    tokens: TokenLog
-    text: str
-    messages: tuple[Message, ...]
-    role: str | None
-    role_text: str
-    failure: Failure | None
-
-
-Operation = Text | RoleBegin | RoleEnd | Call | ForkOp | SpanBegin | SpanEnd | Contribute | AppendBranches
 
 Phase = Literal["idle", "executing", "settled", "waiting"]
 
@@ -65,6 +59,8 @@ class Interpreter:
         self._messages: list[Message] = []
         self._role: str | None = None
         self._role_text: list[str] = []
+        self._when_changed: list[Callable[[], None]] = []
+        self._when_idle: list[Callable[[], None]] = []
         run.when_body_over(self._notify)
 
     # What the program does
@@ -132,6 +128,20 @@ class Interpreter:
             if not self._changed.wait_for(self._is_idle, timeout):
                 raise ReadTimeoutError(f"the program still has calls running after {timeout} s")
 
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when everything added so far has run; now if it has. It must not block, raise or call
+        back."""
+        with self._changed:
+            if not self._is_idle():
+                self._when_idle.append(callback)
+                return
+        callback()
+
+    def when_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, at the next change that `has_span_or_end` may tell of. Rules as for `when_idle`."""
+        with self._changed:
+            self._when_changed.append(callback)
+
     def raise_failure(self) -> None:
         """
         Raises:
@@ -156,6 +166,10 @@ class Interpreter:
         """The complete chat messages; blocks until everything added so far has run. Raises like `text`."""
         self.wait(timeout)
         self.raise_failure()
+        return self.messages_so_far()
+
+    def messages_so_far(self) -> list[Message]:
+        """The chat messages that are complete now; never blocks."""
         with self._changed:
             return [dict(message) for message in self._messages]
 
@@ -178,9 +192,9 @@ class Interpreter:
         position = 0
         while True:
             with self._changed:
-                if not self._changed.wait_for(partial(self._has_span_or_end, position, until_body_over), timeout):
+                if not self._changed.wait_for(partial(self.has_span_or_end, position, until_body_over), timeout):
                     raise ReadTimeoutError(f"no new text for {timeout} s; the program is still running")
-                span = self._spans[position] if position < len(self._spans) else None
+                span = self.span(position)
             if span is None:
                 self.raise_failure()
                 return
@@ -190,13 +204,30 @@ class Interpreter:
             else:
                 yield from span.chunks(timeout)
 
-    def _has_span_or_end(self, position: int, until_body_over: bool) -> bool:
-        is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
-        return is_end or position < len(self._spans)
+    def has_span_or_end(self, position: int, until_body_over: bool) -> bool:
+        """Whether the text has a part number `position`, or will never have one."""
+        with self._changed:
+            is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
+            return is_end or position < len(self._spans)
+
+    def span(self, position: int) -> str | Call | None:
+        """Part number `position` of the text, if there is one by now: literal text, or a call that was submitted."""
+        with self._changed:
+            return self._spans[position] if position < len(self._spans) else None
 
     def _notify(self) -> None:
         with self._changed:
-            self._changed.notify_all()
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell readers of a change. Only with the lock held."""
+        self._changed.notify_all()
+        callbacks, self._when_changed = self._when_changed, []
+        if self._is_idle():
+            callbacks += self._when_idle
+            self._when_idle = []
+        for callback in callbacks:
+            callback()
 
     # Running operations
 
@@ -207,7 +238,7 @@ class Interpreter:
             with self._changed:
                 if not self._queue:
                     self._phase = "idle"
-                    self._changed.notify_all()
+                    self._announce()
                     return
                 operation = self._queue.popleft()
             if not self._execute(operation):
@@ -236,14 +267,14 @@ class Interpreter:
         failure = self._failure or self._run.cancellation
         if failure is not None:
             self._fail(failure)
-            _fail_operation(operation, failure)
+            fail_operation(operation, failure)
             return False
         if isinstance(operation, Call):
             return self._submit(operation)
         if isinstance(operation, AppendBranches):
             when_all_done(operation.handles, partial(self._append_branches, operation))
             return True
-        if isinstance(operation, SpanBegin | SpanEnd | Contribute):
+        if isinstance(operation, Mark):
             self._mark(operation)
             return False
         try:
@@ -262,7 +293,7 @@ class Interpreter:
             self._execution = execution
             self._spans.append(call)
             is_cancelled = self._failure is not None or self._run.cancellation is not None
-            self._changed.notify_all()
+            self._announce()
         call.start(execution.generation)
         if is_cancelled:
             for handle in execution.handles:
@@ -305,32 +336,20 @@ class Interpreter:
                 self._tokens.share()
             except Exception as error:
                 self._fail(Failure(f"the text before a fork cannot be tokenised: {error}", error))
-        text = self.text_so_far()
+        text, role_text = self.text_so_far(), "".join(self._role_text)
         for branch in fork.branches:
-            branch.start(
-                Snapshot(
-                    tokens=self._tokens.branch(),
-                    text=text,
-                    messages=tuple(self._messages),
-                    role=self._role,
-                    role_text="".join(self._role_text),
-                    failure=self._failure,
-                )
-            )
+            tokens, messages = self._tokens.branch(), tuple(self._messages)
+            branch.start(Snapshot(tokens, text, messages, self._role, role_text, self._failure))
 
-    def _mark(self, operation: SpanBegin | SpanEnd | Contribute) -> None:
+    def _mark(self, operation: Mark) -> None:
         """Remember or hand out a part of the text. All calls before it are over."""
         if isinstance(operation, SpanBegin):
             self._span_starts[operation.span] = len(self._spans)
         elif isinstance(operation, SpanEnd):
             operation.span.settle(self._text_since(self._span_starts.pop(operation.span)))
         else:
-            try:
-                contribution = Contribution(self._text_since(self._num_inherited_spans), self._tokens.addition())
-            except Exception as error:
-                operation.handle.fail(error)
-            else:
-                operation.handle.finish(contribution)
+            text = self._text_since(self._num_inherited_spans)
+            operation.handle.settle_with(lambda: Contribution(text, self._tokens.addition()))
 
     def _text_since(self, position: int) -> str:
         return "".join(span if isinstance(span, str) else span.text for span in self._spans[position:])
@@ -342,9 +361,7 @@ class Interpreter:
                 contribution = handle.result(timeout=0)
                 self._tokens.add(contribution.tokens)
             except Exception as error:
-                error_type = ProgramCancelledError if isinstance(error, ProgramCancelledError) else GenerationError
-                message = f"join at {operation.source}: the text of branch {idx} is incomplete: {error}"
-                self._fail(Failure(message, error, error_type))
+                self._fail(operation.failure(idx, error))
                 break
             self._role_text.append(contribution.text)
             self._show(contribution.text)
@@ -377,14 +394,4 @@ class Interpreter:
             return
         with self._changed:
             self._spans.append(text)
-            self._changed.notify_all()
-
-
-def _fail_operation(operation: Operation, failure: Failure) -> None:
-    """An operation that cannot run: who waits for its outcome gets the failure."""
-    if isinstance(operation, Call):
-        operation.fail(failure.of_dependent(operation.record))
-    elif isinstance(operation, SpanEnd):
-        operation.span.settle(failure.of_what_depends(operation.span.description))
-    elif isinstance(operation, Contribute):
-        operation.handle.fail(failure.to_error())
+            self._announce()

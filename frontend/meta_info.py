@@ -10,12 +10,19 @@ from typing import Any
 
 from .calls import CallMeta
 from .generation import Sample, TokenLogprob
+from .values import Joined, Value
 
 MetaInfo = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
 
 
-def meta_infos(meta: CallMeta, decode: Decode) -> list[MetaInfo]:
+def meta_info_of(value: Value, decode: Decode, timeout: float | None = None) -> MetaInfo | list[MetaInfo]:
+    """That of a variable: a list with n > 1 or after a join. Blocks and raises as `value.metas` does."""
+    infos = [info for meta in value.metas(timeout) for info in _meta_infos(meta, decode)]
+    return infos if isinstance(value, Joined) or len(infos) > 1 else infos[0]
+
+
+def _meta_infos(meta: CallMeta, decode: Decode) -> list[MetaInfo]:
     """One for each text of a gen, or for the one of a select.
 
     Of both: prompt_tokens, cached_tokens, completion_tokens, finish_reason, e2e_latency (seconds). Of a gen that

@@ -1,16 +1,32 @@
-"""What an interpreter runs beside text, roles and calls: forks, spans of text, and branches that are written on."""
+"""What an interpreter runs: text, roles and calls, forks, spans of text, and branches that are written on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .backend import Message
 from .bound_values import TextSpan
+from .calls import Call, Failure
+from .errors import GenerationError, ProgramCancelledError
 from .handle import Handle
-from .token_log import Addition
+from .primitives import RoleBegin, RoleEnd, Text
+from .token_log import Addition, TokenLog
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a branch starts from. `text` is all text so far, `role_text` that of the open message."""
+
+    tokens: TokenLog
+    text: str
+    messages: tuple[Message, ...]
+    role: str | None
+    role_text: str
+    failure: Failure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +75,25 @@ class AppendBranches:
 
     handles: tuple[Handle[Contribution], ...]
     source: str
+
+    def failure(self, idx: int, error: Exception) -> Failure:
+        """That the branch of this index has no whole text."""
+        error_type = ProgramCancelledError if isinstance(error, ProgramCancelledError) else GenerationError
+        return Failure(f"join at {self.source}: the text of branch {idx} is incomplete: {error}", error, error_type)
+
+
+Mark = SpanBegin | SpanEnd | Contribute
+"""What changes nothing of the text."""
+
+
+Operation = Text | RoleBegin | RoleEnd | Call | ForkOp | Mark | AppendBranches
+
+
+def fail_operation(operation: Operation, failure: Failure) -> None:
+    """An operation that cannot run: who waits for its outcome gets the failure."""
+    if isinstance(operation, Call):
+        operation.fail(failure.of_dependent(operation.record))
+    elif isinstance(operation, SpanEnd):
+        operation.span.settle(failure.of_what_depends(operation.span.description))
+    elif isinstance(operation, Contribute):
+        operation.handle.fail(failure.to_error())

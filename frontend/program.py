@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import update_wrapper
-from typing import Any, overload
+from functools import partial, update_wrapper
+from typing import Any, Literal, overload
 
+from .appendable import AppendableState
+from .appending_state import AppendingState
+from .async_state import AsyncProgramState
 from .backend import Backend
-from .batch import BatchItem, BatchOptions, run_batch
+from .batch import BatchItem, BatchRun, iter_batch, run_batch
+from .batch_options import BatchOptions, NumThreads, OnItemError, resolve_concurrency
+from .batch_results import BatchResults, BatchSummary
+from .calls import Call
 from .default_backend import as_backend, get_default_backend
-from .errors import InvalidProgramError, raised_message
-from .primitives import Expression
+from .errors import InvalidProgramError
+from .program_body import Body, ProgramBody
 from .run_context import RunContext
+from .run_events import EventFeed, ProgramEnded, RunEvent
 from .run_options import RunOptions, split_arguments
 from .scope import Scope
 from .state import ProgramState
 
-Body = Callable[..., object]
 Item = Mapping[str, Any] | tuple[Any, ...]
 
 
 class Program:
-    """A program. Its body is an ordinary function whose first parameter is the state.
+    """A program. Its body is an ordinary function, or a coroutine function, whose first parameter is the state.
 
-    The body never runs except with the arguments of a run.
+    The body never runs except with the arguments of a run. Each way to run one takes both kinds.
     """
 
     def __init__(self, body: Body, bound: Mapping[str, Any] | None = None) -> None:
         """`bound` holds arguments given ahead.
 
         Raises:
-            InvalidProgramError: the body takes no state, or is a coroutine or generator function.
+            InvalidProgramError: the body takes no state, or is a generator function.
         """
-        self.name: str = body.__name__
-        self._body = body
-        self._signature = _checked_signature(body)
+        self._body = ProgramBody(body)
+        self.name: str = self._body.name
         self._bound = dict(bound or {})
         update_wrapper(self, body)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the body is a coroutine function."""
+        return self._body.is_async
 
     def bind(self, **arguments: Any) -> Program:
         """The same program with some arguments given ahead; `run` may still give others for them.
@@ -49,143 +61,277 @@ class Program:
             InvalidProgramError: the program has no such parameter.
         """
         for name in arguments:
-            if name not in self._signature.parameters:
-                raise InvalidProgramError(
-                    f"cannot bind {name!r}: {self.name} takes {_parameter_names(self._signature)}"
-                )
-        return Program(self._body, {**self._bound, **arguments})
+            if name not in self._body.signature.parameters:
+                raise InvalidProgramError(f"cannot bind {name!r}: {self.name} takes {self._body.parameter_names}")
+        return Program(self._body.function, {**self._bound, **arguments})
+
+    # One run
 
     def run(self, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the body in this thread and return its state. Values may still be on their way; reading them waits.
 
-        Keyword arguments the body does not declare are options: `backend` (a backend, an LLM or a model name),
-        `on_error` ("raise" lets what the body raises through; "return" gives the state, whose reads raise it),
-        `stream` (see `stream`), and the fields of SamplingParams (`max_new_tokens` also works) as defaults for every
-        gen, but for those that constrain a text.
+        A coroutine body runs in an event loop of its own. Keyword arguments the body does not declare are options:
+        `backend` (a backend, an LLM or a model name), `on_error` ("raise" lets what the body raises through; "return"
+        gives the state, whose reads raise it), `stream` (see `stream`), and the fields of SamplingParams
+        (`max_new_tokens` also works) as defaults for every gen, but for those that constrain a text.
 
         Raises:
-            InvalidProgramError: arguments that fit neither the body nor the options.
+            InvalidProgramError: arguments that fit neither the body nor the options, or the body is a coroutine and an
+                event loop runs in this thread.
             InvalidSamplingParamsError: a sampling default is out of range.
             Exception: whatever the body raises; calls that still run are then cancelled.
         """
-        own, options = split_arguments(self.name, self._signature, kwargs)
+        own, options = split_arguments(self.name, self._body.signature, kwargs)
         return self._run(args, own, options)
 
     def _run(self, args: tuple[Any, ...], own: Mapping[str, Any], options: RunOptions) -> ProgramState:
         arguments = self._arguments(args, own)
+        if self.is_async and not options.stream:
+            self._check_no_loop("arun")
         scope = self._new_scope(options)
         if options.stream:
             context = contextvars.copy_context()
             thread = threading.Thread(
-                target=context.run, args=(self._execute, scope, arguments), name=f"ramet-{self.name}", daemon=True
+                target=context.run, args=(self._body.execute, scope, arguments), name=f"ramet-{self.name}", daemon=True
             )
             thread.start()
             return ProgramState(scope, is_observer=True)
-        error = self._execute(scope, arguments)
-        if error is not None and (options.on_error == "raise" or not isinstance(error, Exception)):
-            raise error
-        return ProgramState(scope)
+        return _finished(scope, self._body.execute(scope, arguments), options)
 
     def stream(self, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the body in a thread of its own and return the state at once, to read with `text_iter`.
 
         Takes the arguments of `run` apart from `stream`. What the body raises is raised by reads of the state.
         """
-        own, options = split_arguments(self.name, self._signature, kwargs, "stream")
+        own, options = split_arguments(self.name, self._body.signature, kwargs, "stream")
         return self._run(args, own, replace(options, stream=True))
+
+    async def arun(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """Run the program without blocking the event loop, and return its finished state: reading it never waits.
+
+        A coroutine body runs in this task. A plain one runs in one of at most 48 threads that all programs share, and
+        holds it only while it runs. Cancelling the task cancels the program. Takes the arguments of `run` apart from
+        `stream`, and raises as it does. Without a backend, the first run loads the default model, which blocks.
+        """
+        own, options = split_arguments(self.name, self._body.signature, kwargs, "arun")
+        arguments = self._arguments(args, own)
+        scope = self._new_scope(options)
+        return _finished(scope, await self._body.aexecute(scope, arguments), options)
+
+    def astream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[RunEvent, None]:
+        """`async for event in program.astream(...)`: run the program and yield what its calls give, as it comes.
+
+        Yields CallStarted, TextPiece and CallEnded for every gen and select, at last ProgramEnded; then raises what the
+        body raised, unless on_error="return". The program starts with the iteration. Leaving the iteration cancels it:
+        at once with `contextlib.aclosing`, else when the generator is garbage.
+
+        Takes the arguments of `arun` and raises as it does; bad arguments are reported here.
+        """
+        own, options = split_arguments(self.name, self._body.signature, kwargs, "astream")
+        return self._events(self._arguments(args, own), options)
+
+    async def _events(self, arguments: inspect.BoundArguments, options: RunOptions) -> AsyncGenerator[RunEvent, None]:
+        feed = EventFeed()
+        scope = self._new_scope(options, feed.watch)
+        task = asyncio.create_task(self._body.aexecute(scope, arguments))
+        task.add_done_callback(lambda _: feed.tell())
+        is_over = False
+        try:
+            while not is_over:
+                await feed.wait()
+                is_over = task.done()
+                for event in feed.take():
+                    yield event
+            error = task.result()
+            yield ProgramEnded(ProgramState(scope), scope.return_value, ProgramState(scope).error())
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        _finished(scope, error, options)
+
+    # Many runs
+
+    @overload
+    def run_batch(
+        self,
+        items: Iterable[Item],
+        *,
+        max_concurrency: int | None = None,
+        progress_bar: bool = False,
+        on_error: OnItemError = "return",
+        max_failures: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        retry_failed: bool = True,
+        generator_style: Literal[False] = False,
+        num_threads: NumThreads | None = None,
+        **options: Any,
+    ) -> BatchResults: ...
+
+    @overload
+    def run_batch(
+        self,
+        items: Iterable[Item],
+        *,
+        max_concurrency: int | None = None,
+        progress_bar: bool = False,
+        on_error: OnItemError = "return",
+        max_failures: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        retry_failed: bool = True,
+        generator_style: Literal[True],
+        num_threads: NumThreads | None = None,
+        **options: Any,
+    ) -> Iterator[ProgramState]: ...
 
     def run_batch(
         self,
         items: Iterable[Item],
         *,
-        max_concurrency: int = 64,
+        max_concurrency: int | None = None,
         progress_bar: bool = False,
+        on_error: OnItemError = "return",
+        max_failures: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        retry_failed: bool = True,
+        generator_style: bool = False,
+        num_threads: NumThreads | None = None,
         **options: Any,
-    ) -> list[ProgramState]:
+    ) -> BatchResults | Iterator[ProgramState]:
         """Run the program once per item and wait for all of it.
 
         Args:
             items: per run, a dict of the body's arguments or a tuple of them.
-            max_concurrency: how many items run at a time.
+            max_concurrency: how many items are under way at a time: 64, unless given. At most 48 plain bodies run at a
+                time; what they have asked for goes on when they have returned.
             progress_bar: show progress on the standard error stream.
-            options: as for `run`, apart from `stream` and `on_error`.
+            on_error: "raise" ends the batch at the first item that fails, whichever fails first.
+            max_failures: end the batch when more items than this have failed.
+            journal: path of a file that keeps every finished item. With a file that has some already, only the others
+                run; states of all are returned. See `journal.py`.
+            retry_failed: whether items that the journal has as failed run again.
+            generator_style: return an iterator over the states, in order, instead. It starts the batch, and leaving it
+                cancels the rest.
+            num_threads: SGLang's name of max_concurrency; "auto" is the default.
+            options: as for `run`, apart from `stream`.
 
         Returns:
-            One state per item, in order. An item that failed is a state like the others: its `error()` tells, and
-            reading from it raises.
+            One state per item, in order: a list that also has a `summary`. An item that failed is a state like the
+            others: its `error()` tells, and reading from it raises.
 
         Raises:
-            InvalidProgramError: the items or options are not of the right form; nothing has run then.
+            InvalidProgramError: the items or options are not of the right form, or the journal is another program's or
+                in use; nothing has run then. Or the body is a coroutine and an event loop runs in this thread.
+            BatchError: the batch was ended because items failed; it has the results.
+            OSError: the journal cannot be written.
         """
-        own, run_options = split_arguments(self.name, self._signature, options, "run_batch")
+        if self.is_async:
+            self._check_no_loop("arun_batch")
+        batch_options = BatchOptions(
+            max_concurrency=resolve_concurrency(max_concurrency, num_threads),
+            has_progress=progress_bar,
+            on_error=on_error,
+            max_failures=max_failures,
+            retry_failed=retry_failed,
+        )
+        batch_items = self._batch_items(items, options, "run_batch")
+        batch = BatchRun(self.name, batch_items, batch_options)
+        if generator_style:
+            return iter_batch(batch, self.name, len(batch_items))
+        return run_batch(batch, self.name) if batch_items else _no_results()
+
+    async def arun_batch(
+        self,
+        items: Iterable[Item],
+        *,
+        max_concurrency: int | None = None,
+        progress_bar: bool = False,
+        on_error: OnItemError = "return",
+        max_failures: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        retry_failed: bool = True,
+        **options: Any,
+    ) -> BatchResults:
+        """`await program.arun_batch(items, ...)`: as `run_batch`, without blocking the event loop.
+
+        Cancelling the task cancels everything that runs.
+        """
+        batch_options = BatchOptions(
+            max_concurrency=resolve_concurrency(max_concurrency, None),
+            has_progress=progress_bar,
+            on_error=on_error,
+            max_failures=max_failures,
+            retry_failed=retry_failed,
+        )
+        batch_items = self._batch_items(items, options, "arun_batch")
+        return await BatchRun(self.name, batch_items, batch_options).run() if batch_items else _no_results()
+
+    def _batch_items(
+        self, items: Iterable[Item], kwargs: Mapping[str, Any], method: Literal["run_batch", "arun_batch"]
+    ) -> list[BatchItem]:
+        own, options = split_arguments(self.name, self._body.signature, kwargs, method)
         if own:
             raise InvalidProgramError(
-                f"run_batch takes arguments of {self.name} from the items, or from bind: {sorted(own)}"
+                f"{method} takes arguments of {self.name} from the items, or from bind: {sorted(own)}"
             )
         checked = [_checked_item(idx, item) for idx, item in enumerate(_listed(items))]
-        batch_options = BatchOptions(max_concurrency=max_concurrency, has_progress=progress_bar)
         if not checked:
             return []
-        run_options = replace(run_options, backend=_backend_of(run_options))
-        return run_batch(
-            [self._batch_item(args, kwargs, run_options) for args, kwargs in checked], batch_options, name=self.name
-        )
+        options = replace(options, backend=_backend_of(options))
+        self._new_scope(options)  # a bad option is reported before anything runs
+        new_scope = partial(self._new_scope, options)
+        return [BatchItem(new_scope, partial(self._execute_item, args, own)) for args, own in checked]
 
-    def _batch_item(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: RunOptions) -> BatchItem:
-        """A scope for one item and what to call to run it. Bad arguments are the item's own failure."""
-        scope = self._new_scope(options)
+    async def _execute_item(self, args: tuple[Any, ...], own: Mapping[str, Any], scope: Scope) -> BaseException | None:
+        """Run one item. Bad arguments are its own failure."""
+        try:
+            arguments = self._arguments(args, own)
+        except InvalidProgramError as error:
+            scope.run.end_body(error)
+            return error
+        return await self._body.aexecute(scope, arguments)
 
-        def execute() -> BaseException | None:
-            try:
-                arguments = self._arguments(args, kwargs)
-            except InvalidProgramError as error:
-                scope.run.end_body(error)
-                return error
-            return self._execute(scope, arguments)
-
-        return scope, execute
+    # Inside another program
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Inside another program, `f(s, ...)` runs the body on the state `s` and returns what the body returns.
+        """Inside another program, `f(s, ...)` runs the body on the state `s` and returns what the body returns; of an
+        async program, `await f(s, ...)` does, inside another async one.
 
         Otherwise the same as `run`.
-        """
-        if args and isinstance(args[0], ProgramState):
-            return self._body(args[0], *args[1:], **{**self._bound, **kwargs})
-        return self.run(*args, **kwargs)
 
-    def _new_scope(self, options: RunOptions) -> Scope:
-        return Scope(RunContext(self.name, _backend_of(options), options.sampling))
+        Raises:
+            InvalidProgramError: an async program was called with the state of a plain one.
+        """
+        if not args or not isinstance(args[0], AppendableState):
+            return self.run(*args, **kwargs)
+        state = args[0]
+        if isinstance(state, AsyncProgramState):
+            state = state if self.is_async else state.for_plain_program()
+        elif self.is_async:
+            plain = "plain" if not isinstance(state, AppendingState) else "plain inner"
+            raise InvalidProgramError(
+                f"{self.name} is async and cannot be called inside a {plain} program: make that `async def` too and "
+                f"write `await {self.name}(s, ...)`, or run {self.name} by itself with {self.name}.run(...)"
+            )
+        return self._body.function(state, *args[1:], **{**self._bound, **kwargs})
+
+    def _check_no_loop(self, method: str) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise InvalidProgramError(
+            f"{self.name} is async and an event loop is running in this thread: use `await {self.name}.{method}(...)`"
+        )
+
+    def _new_scope(self, options: RunOptions, on_call: Callable[[Call], None] | None = None) -> Scope:
+        return Scope(RunContext(self.name, _backend_of(options), options.sampling, on_call))
 
     def _arguments(self, args: tuple[Any, ...], own: Mapping[str, Any]) -> inspect.BoundArguments:
-        """The body's arguments after the state."""
-        taken = list(self._signature.parameters)[1 : 1 + len(args)]
-        bound = {name: value for name, value in self._bound.items() if name not in taken}
-        try:
-            return self._signature.bind(None, *args, **{**bound, **own})
-        except TypeError as error:
-            raise InvalidProgramError(
-                f"wrong arguments for {self.name}: {error}; it takes {_parameter_names(self._signature)}"
-            ) from None
-
-    def _execute(self, scope: Scope, arguments: inspect.BoundArguments) -> BaseException | None:
-        """Run the body; what it raised. Calls that are still running then are cancelled."""
-        error: BaseException | None = None
-        try:
-            result = self._body(ProgramState(scope), *arguments.args[1:], **arguments.kwargs)
-            if isinstance(result, Expression):
-                raise InvalidProgramError(
-                    f"{self.name} returned an expression, which does nothing: append it to the state with +="
-                )
-            scope.return_value = result
-        except BaseException as raised:
-            error = raised
-            scope.cancel(raised_message(self.name, raised), raised)
-        scope.run.end_body(error)
-        return error
+        return self._body.arguments(args, own, self._bound)
 
     def __repr__(self) -> str:
-        return f"<Program {self.name}{self._signature}>"
+        return f"<Program {self.name}{self._body.signature}>"
 
 
 @overload
@@ -205,32 +351,23 @@ def function(
     plays no part: a call here goes on from the cache, so there is nothing to save.
 
     Raises:
-        InvalidProgramError: the function takes no state, or is a coroutine or generator function.
+        InvalidProgramError: the function takes no state, or is a generator function.
     """
     return Program if body is None else Program(body)
+
+
+def _finished(scope: Scope, error: BaseException | None, options: RunOptions) -> ProgramState:
+    if error is not None and (options.on_error == "raise" or not isinstance(error, Exception)):
+        raise error
+    return ProgramState(scope)
 
 
 def _backend_of(options: RunOptions) -> Backend:
     return get_default_backend() if options.backend is None else as_backend(options.backend)
 
 
-def _checked_signature(body: Body) -> inspect.Signature:
-    if inspect.iscoroutinefunction(body) or inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-        raise InvalidProgramError(
-            f"{body.__name__} is a coroutine or generator function; a program is a plain function"
-        )
-    signature = inspect.signature(body)
-    parameters = list(signature.parameters.values())
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not parameters or parameters[0].kind not in positional:
-        raise InvalidProgramError(
-            f"{body.__name__}{signature} takes no state: its first parameter must be one, such as s"
-        )
-    return signature
-
-
-def _parameter_names(signature: inspect.Signature) -> str:
-    return ", ".join(list(signature.parameters)[1:]) or "no arguments"
+def _no_results() -> BatchResults:
+    return BatchResults([], BatchSummary.of([]))
 
 
 def _listed(items: Iterable[Item]) -> list[Item]:

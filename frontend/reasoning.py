@@ -49,16 +49,32 @@ class ReasoningFormat:
 
     def answer_chunks(self, chunks: Iterator[str]) -> Iterator[str]:
         """The answer piece by piece, from the pieces of a text."""
-        text, num_shown = "", 0
-        for chunk in chunks:
-            text += chunk
-            answer = self.answer_so_far(text)
-            if len(answer) > num_shown:
-                yield answer[num_shown:]
-                num_shown = len(answer)
-        rest = self.split(text)[1][num_shown:]
-        if rest:
-            yield rest
+        answer = AnswerStream(self)
+        yield from filter(None, map(answer.feed, chunks))
+        yield from filter(None, [answer.end()])
+
+
+class AnswerStream:
+    """Follows a text piece by piece and lets the answer through as soon as it is certain."""
+
+    def __init__(self, marks: ReasoningFormat) -> None:
+        self._format = marks
+        self._text = ""
+        self._num_shown = 0
+
+    def feed(self, piece: str) -> str:
+        """What is new of the answer with one more piece of the text; often nothing."""
+        self._text += piece
+        return self._new(self._format.answer_so_far(self._text))
+
+    def end(self) -> str:
+        """The rest of the answer, now that the text is whole."""
+        return self._new(self._format.split(self._text)[1])
+
+    def _new(self, answer: str) -> str:
+        new = answer[self._num_shown :]
+        self._num_shown = len(answer)
+        return new
 
 
 _THINK = ReasoningFormat("<think>", "</think>")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramRef
-from .calls import CallGraph, Failure
+from .calls import Call, CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
 from .logprob_arguments import PROMPT_START, sampling_fields
 
@@ -17,10 +18,23 @@ DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
 
 
 class RunContext:
-    """One run of a program: its backend, sampling defaults, graph of calls, and whether the body has ended."""
+    """One run of a program: its backend, sampling defaults, graph of calls, and whether the body has ended.
 
-    def __init__(self, program_name: str, backend: Backend, sampling: Mapping[str, Any]) -> None:
-        """`sampling` holds SamplingParams fields that calls inherit unless they set their own.
+    Attributes:
+        arguments: what the body was called with, after the state.
+        start_time: when the body began, in seconds since 1970; before that, when the run was made.
+        started_at, body_ended_at: the same, and the end of the body, on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        program_name: str,
+        backend: Backend,
+        sampling: Mapping[str, Any],
+        on_call: Callable[[Call], None] | None = None,
+    ) -> None:
+        """`sampling` holds SamplingParams fields that calls inherit unless they set their own. `on_call` is told of
+        every gen and select when the program asks for it; it must not block or raise.
 
         Raises:
             InvalidSamplingParamsError: one of them is out of range.
@@ -29,17 +43,27 @@ class RunContext:
         self.run_id = uuid.uuid4().hex
         self.backend = backend
         self.graph = CallGraph()
+        self.arguments: Mapping[str, object] = {}
+        self.start_time = time.time()
+        self.started_at = time.monotonic()
+        self.body_ended_at: float | None = None
         self._sampling = {**DEFAULT_SAMPLING, **sampling}
         self.sampling_params({})
+        self._on_call = on_call
         self._lock = threading.Lock()
         self._body_over = threading.Event()
-        self._body_error: BaseException | None = None
+        self._body_failure: Failure | None = None
         self._cancellation: Failure | None = None
         self._on_body_over: list[Callable[[], None]] = []
 
     def program_ref(self, branch: tuple[int, ...]) -> ProgramRef:
         """What a call of this branch says of where it comes from."""
         return ProgramRef(self.run_id, self.program_name, branch)
+
+    def announce(self, call: Call) -> None:
+        """The program asks for a call."""
+        if self._on_call is not None:
+            self._on_call(call)
 
     def sampling_params(self, options: Mapping[str, Any]) -> SamplingParams:
         """The run's defaults with a call's own options on top.
@@ -54,10 +78,25 @@ class RunContext:
         start: int = {**self._sampling, **options}.get(PROMPT_START, 0)
         return start
 
+    def begin_body(self, arguments: Mapping[str, object]) -> None:
+        """The body runs from now on, with these arguments after the state."""
+        self.arguments = arguments
+        self.start_time = time.time()
+        self.started_at = time.monotonic()
+
     def end_body(self, error: BaseException | None) -> None:
         """The body has returned, or raised `error`: observers need not expect more to be added."""
+        message = "" if error is None else raised_message(self.program_name, error)
+        self.end_without_body(None if error is None else Failure(message, error, ProgramError))
+
+    def end_without_body(self, failure: Failure | None) -> None:
+        """Nothing more will be added: the body has ended, here or in another process, or is not waited for any more, or
+        will never run. What is said first holds."""
         with self._lock:
-            self._body_error = error
+            if self._body_over.is_set():
+                return
+            self._body_failure = failure
+            self.body_ended_at = time.monotonic()
             self._body_over.set()
             callbacks = list(self._on_body_over)
             self._on_body_over.clear()
@@ -65,10 +104,12 @@ class RunContext:
             callback()
 
     def when_body_over(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the body ends; not at all if it has ended."""
+        """Call `callback` when the body ends; now if it has ended."""
         with self._lock:
             if not self._body_over.is_set():
                 self._on_body_over.append(callback)
+                return
+        callback()
 
     @property
     def is_body_over(self) -> bool:
@@ -93,11 +134,13 @@ class RunContext:
     def cancellation(self) -> Failure | None:
         return self._cancellation
 
+    @property
+    def raised(self) -> BaseException | None:
+        """What the body raised."""
+        failure = self._body_failure
+        return None if failure is None else failure.cause or failure.to_error()
+
     def body_error(self) -> ProgramError | None:
         """What the body raised, as the cause of a ProgramError; None while it runs or if it returned."""
-        cause = self._body_error
-        if cause is None:
-            return None
-        error = ProgramError(raised_message(self.program_name, cause))
-        error.__cause__ = cause
-        return error
+        failure = self._body_failure
+        return None if failure is None else failure.to_error()

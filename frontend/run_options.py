@@ -30,15 +30,23 @@ _ONLY_AT_A_GEN = {"regex", "json_schema", "ebnf", "choices", "json_whitespace", 
 
 SAMPLING_OPTIONS = frozenset(item.name for item in fields(SamplingParams)) - _NOT_FOR_PROGRAMS - _ONLY_AT_A_GEN
 
-RunMethod = Literal["run", "stream", "run_batch"]
+RunMethod = Literal["run", "stream", "arun", "astream", "run_batch", "arun_batch"]
+_BATCH_OPTIONS = ("max_concurrency", "progress_bar", "on_error", "max_failures", "journal", "retry_failed")
 METHOD_OPTIONS: Mapping[RunMethod, tuple[str, ...]] = {
     "run": ("backend", "on_error", "stream"),
     "stream": ("backend", "on_error"),
-    "run_batch": ("max_concurrency", "progress_bar", "backend"),
+    "arun": ("backend", "on_error"),
+    "astream": ("backend", "on_error"),
+    "run_batch": (*_BATCH_OPTIONS, "generator_style", "num_threads", "backend"),
+    "arun_batch": (*_BATCH_OPTIONS, "backend"),
 }
-_NOT_FOR_BATCHES = {
-    "on_error": "an item that failed is a state like the others, whose error() tells",
-    "stream": "it returns when all items have ended",
+_REFUSED: Mapping[RunMethod, Mapping[str, str]] = {
+    "run_batch": {"stream": "it returns when all items have ended; generator_style=True hands them out before"},
+    "arun_batch": {
+        "stream": "it returns when all items have ended",
+        "generator_style": "it returns when all items have ended; run_batch can hand them out before",
+    },
+    "arun": {"stream": "its state is finished; use `async for event in program.astream(...)`"},
 }
 
 OnBodyError = Literal["raise", "return"]
@@ -84,9 +92,9 @@ def split_arguments(
             _check_use_thread(value)
         elif name in METHOD_OPTIONS[method]:
             options[name] = value
-        elif method == "run_batch" and name in _NOT_FOR_BATCHES:
+        elif name in _REFUSED.get(method, {}):
             raise InvalidProgramError(
-                f"{program_name}.run_batch does not take {name!r}: {_NOT_FOR_BATCHES[name]}; {_options_of(method)}"
+                f"{program_name}.{method} does not take {name!r}: {_REFUSED[method][name]}; {_options_of(method)}"
             )
         elif takes_any:
             own[name] = value

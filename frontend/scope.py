@@ -7,7 +7,7 @@ or a missing name is reported on the line that is wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from ..plain_numbers import plain_number
@@ -16,8 +16,8 @@ from .bound_values import Constant, Reasoning, TextSpan
 from .calls import Call, CallKind, CallRecord, Failure, call_site
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
 from .handle import Handle
-from .interpreter import Interpreter, Operation
-from .operations import AppendBranches, Contribute, Contribution, ForkOp, SpanBegin, SpanEnd
+from .interpreter import Interpreter
+from .operations import AppendBranches, Contribute, Contribution, ForkOp, Operation, SpanBegin, SpanEnd
 from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
 from .reasoning import REASONING_SUFFIX
 from .run_context import RunContext
@@ -44,6 +44,7 @@ class Scope:
         self.branches: list[Scope] = []
         self.return_value: object = None
         self._bound = threading.Condition()
+        self._when_bound: list[Callable[[], None]] = []
         self._variables: dict[str, Value] = {}
         self._inherited: dict[str, Value] = {}
         self._role: str | None = None
@@ -55,7 +56,14 @@ class Scope:
 
     def _notify(self) -> None:
         with self._bound:
-            self._bound.notify_all()
+            self._announce_bound()
+
+    def _announce_bound(self) -> None:
+        """Names were bound, or no more will be. Only with the lock held."""
+        self._bound.notify_all()
+        callbacks, self._when_bound = self._when_bound, []
+        for callback in callbacks:
+            callback()
 
     # Adding
 
@@ -116,6 +124,7 @@ class Scope:
         return record
 
     def _bind_call(self, call: Call) -> Call:
+        self.run.announce(call)
         if call.record.name is not None:
             self._bind({call.record.name: call})
         return call
@@ -123,7 +132,7 @@ class Scope:
     def _bind(self, values: Mapping[str, Value]) -> None:
         with self._bound:
             self._variables.update(values)
-            self._bound.notify_all()
+            self._announce_bound()
 
     def set(self, name: str, value: object) -> None:
         """Bind a name to a value that is there."""
@@ -218,6 +227,11 @@ class Scope:
     def variables(self) -> dict[str, Value]:
         with self._bound:
             return dict(self._variables)
+
+    def when_bound(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when a name is bound or the body has ended. It must not block, raise or call back."""
+        with self._bound:
+            self._when_bound.append(callback)
 
     def lookup(self, name: str, timeout: float | None, *, until_body_over: bool) -> Value:
         """What a name is bound to, perhaps without a value yet. An observer waits for the body to bind it.

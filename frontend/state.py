@@ -8,15 +8,14 @@ Adding never blocks: `s += gen("x")` sends the call as soon as what is before it
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from typing import Any, NoReturn
 
 from .appendable import AppendableState
-from .async_pieces import async_pieces
+from .async_reads import text_pieces
 from .backend import Message
 from .calls import CallMeta
 from .errors import InvalidProgramError, ProgramError
-from .meta_info import MetaInfo, meta_infos
+from .meta_info import MetaInfo, meta_info_of
 from .scope import Scope
 from .values import Joined, Value
 
@@ -80,10 +79,7 @@ class ProgramState(AppendableState):
 
         Blocks and raises like `get`. See meta_info.py for the keys.
         """
-        value = self._lookup(name, timeout)
-        decode = self._scope.run.backend.decode
-        infos = [info for meta in value.metas(timeout) for info in meta_infos(meta, decode)]
-        return infos if isinstance(value, Joined) or len(infos) > 1 else infos[0]
+        return meta_info_of(self._lookup(name, timeout), self._scope.run.backend.decode, timeout)
 
     def _lookup(self, name: str, timeout: float | None) -> Value:
         return self._scope.lookup(name, timeout, until_body_over=self._is_observer)
@@ -148,18 +144,21 @@ class ProgramState(AppendableState):
             InvalidProgramError: return_meta_data without a name.
             Exception: as text_iter does.
         """
+        pieces = text_pieces(self._scope, name, timeout, is_observer=self._is_observer)
         if not return_meta_data:
-            return async_pieces(partial(self.text_iter, name, timeout))
+            return pieces
         if name is None:
             raise InvalidProgramError(
                 "text_async_iter(return_meta_data=True) needs a name: the text as a whole has none"
             )
-        return async_pieces(partial(self._pieces_with_meta, name, timeout))
+        return self._with_meta(pieces, name)
 
-    def _pieces_with_meta(self, name: str, timeout: float | None) -> Iterator[tuple[str, MetaInfo | list[MetaInfo]]]:
-        for piece in self.text_iter(name, timeout):
+    async def _with_meta(
+        self, pieces: AsyncIterator[str], name: str
+    ) -> AsyncIterator[tuple[str, MetaInfo | list[MetaInfo]]]:
+        async for piece in pieces:
             yield piece, {}
-        yield "", self.get_meta_info(name, timeout)
+        yield "", self.get_meta_info(name)
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until everything added so far, in this state and its branches, has run, well or not.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from .calls import CallMeta
@@ -19,6 +19,10 @@ class Value(Protocol):
     def is_done(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> None: ...
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when there is a value or a failure; now if there is. It must not block or raise."""
+        ...
 
     def get(self, timeout: float | None = None) -> object: ...
 
@@ -38,6 +42,18 @@ class Joined:
     @property
     def is_done(self) -> bool:
         return all(value.is_done for value in self.values)
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        values = iter(self.values)
+
+        def await_next() -> None:
+            value = next((value for value in values if not value.is_done), None)
+            if value is None:
+                callback()
+            else:
+                value.when_done(await_next)
+
+        await_next()
 
     def wait(self, timeout: float | None = None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from .frontend.separate_reasoning import separate_reasoning
     from .frontend.sglang_surface import global_config, image, video
     from .frontend.state import ProgramState
+    from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
+    from .frontend.trace.trace_json import ProgramTraceFormatError
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
     from .runtime.chat_message import ChatTemplateError
@@ -125,6 +127,10 @@ _MODULE_OF = {
     "global_config": ".frontend.sglang_surface",
     "image": ".frontend.sglang_surface",
     "video": ".frontend.sglang_surface",
+    "CallTrace": ".frontend.trace.program_trace",
+    "ErrorTrace": ".frontend.trace.program_trace",
+    "ProgramTrace": ".frontend.trace.program_trace",
+    "ProgramTraceFormatError": ".frontend.trace.trace_json",
     "ScoredChoice": ".runtime.choice_prompts",
     "EngineConfig": ".runtime.config",
     "RequestHandle": ".runtime.engine_loop",
@@ -194,6 +200,10 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "global_config",
     "image",
     "video",
+    "CallTrace",
+    "ErrorTrace",
+    "ProgramTrace",
+    "ProgramTraceFormatError",
     "ScoredChoice",
     "EngineConfig",
     "RequestHandle",

@@ -230,6 +230,7 @@ def _settle_scoring(scoring: Scoring, output: RequestOutput) -> None:
         end_logprobs=tuple(each.end_logprob for each in output.continuations),
         num_prompt_tokens=len(output.prompt_token_ids),
         num_cached_tokens=output.num_cached_tokens,
+        queued_s=output.metrics.time_to_schedule,
     )
     scoring.finish(result)
 
@@ -242,6 +243,7 @@ def _generate_result(output: RequestOutput) -> GenerateResult:
         first_token_s=output.metrics.time_to_first_token,
         num_healed_tokens=output.num_healed_tokens,
         prompt_logprobs=_prompt_logprobs(output),
+        queued_s=output.metrics.time_to_schedule,
     )
 
 

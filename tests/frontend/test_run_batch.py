@@ -11,6 +11,7 @@ import pytest
 
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import MockBackend
+from ramet.frontend.batch_results import ItemTotals
 from ramet.frontend.errors import GenerationError, InvalidProgramError, ProgramError
 from ramet.frontend.primitives import gen
 from ramet.frontend.program import function
@@ -119,10 +120,12 @@ def test_max_concurrency_is_checked(max_concurrency: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_error": "return"}, "answer.run_batch does not take 'on_error': an item that failed is a state"),
         ({"stream": True}, "answer.run_batch does not take 'stream'"),
         ({"max_concurency": 3}, r"answer.run_batch got an unknown argument .* did you mean 'max_concurrency'\?"),
-        ({"zzz": 3}, "takes question, suffix; options of run_batch are max_concurrency, progress_bar, backend, freq"),
+        (
+            {"zzz": 3},
+            "takes question, suffix; options of run_batch are max_concurrency, progress_bar, on_error, max_failures",
+        ),
     ],
 )
 def test_options_it_does_not_take_are_refused(options: dict[str, Any], message: str) -> None:
@@ -218,12 +221,12 @@ class Terminal(io.StringIO):
 
 
 def add_item(progress: Progress, *, is_failed: bool = False) -> None:
-    progress.add(is_failed=is_failed, num_prompt_tokens=100, num_cached_tokens=75, num_generated_tokens=20)
+    progress.add(ItemTotals(is_failed, num_prompt_tokens=100, num_cached_tokens=75, num_generated_tokens=20))
 
 
 def test_progress_rewrites_one_line_on_a_terminal() -> None:
     clock, terminal = FakeClock(), Terminal()
-    progress = Progress("answer", 4, terminal, clock)
+    progress = Progress("answer", 4, terminal, clock, {})
     add_item(progress)
     assert terminal.getvalue() == ""
     clock.now = 2.0
