@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .appendable import AppendableState
 from .appending_state import AppendingState
@@ -22,12 +22,16 @@ from .batch_results import BatchResults, BatchSummary
 from .calls import Call
 from .default_backend import as_backend, get_default_backend
 from .errors import InvalidProgramError
+from .prefix import compute_prefix
 from .program_body import Body, ProgramBody
 from .run_context import RunContext
 from .run_events import EventFeed, ProgramEnded, RunEvent
 from .run_options import RunOptions, split_arguments
 from .scope import Scope
 from .state import ProgramState
+
+if TYPE_CHECKING:
+    from .default_backend import BackendLike
 
 Item = Mapping[str, Any] | tuple[Any, ...]
 
@@ -64,6 +68,11 @@ class Program:
             if name not in self._body.signature.parameters:
                 raise InvalidProgramError(f"cannot bind {name!r}: {self.name} takes {self._body.parameter_names}")
         return Program(self._body.function, {**self._bound, **arguments})
+
+    def cache(self, backend: BackendLike | None = None) -> int:
+        """Compute ahead what all runs begin with, and return the number of its tokens; see `compute_prefix`. Hardly
+        ever needed: what runs share is computed once in any case."""
+        return compute_prefix(self._body, self._bound, _backend_of(RunOptions(backend=backend)))
 
     # One run
 

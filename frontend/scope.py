@@ -134,6 +134,24 @@ class Scope:
             self._variables.update(values)
             self._announce_bound()
 
+    def compute(self) -> int:
+        """Have all the text so far computed, so that the cache holds it. Blocks.
+
+        Returns:
+            The number of its tokens; 0 without any.
+
+        Raises:
+            GenerationError: the backend failed.
+        """
+        if not self.interpreter.text_so_far():
+            self.interpreter.raise_failure()
+            return 0
+        record = self._record("gen")
+        record.sampling_params = SamplingParams(max_tokens=1, temperature=0.0)
+        call = Call(record)
+        self.interpreter.add([call])
+        return call.metas()[0].num_prompt_tokens
+
     def set(self, name: str, value: object) -> None:
         """Bind a name to a value that is there."""
         self._bind({_checked_name(name): Constant(name, value)})
