@@ -7,9 +7,6 @@ accepted ends the text; how far the longest tail reaches back is exactly what ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 from .grammar.errors import UnsupportedRegexError
 from .grammar.regex import parse_regex
 from .grammar.regex.analysis import num_positions
@@ -22,17 +19,31 @@ MAX_STOP_REGEX_POSITIONS = 512
 _MAX_NESTING = 100
 
 
-@dataclass(frozen=True, eq=False)
+_MAX_KNOWN_STEPS = 16384
+
+
 class StopRegex:
-    """A pattern that ends a text. Threads may share one."""
+    """A pattern that ends a text. Threads may share one.
 
-    pattern: str
-    automaton: RegexAutomaton
+    Attributes:
+        start_states: of the automaton.
+    """
 
-    @cached_property
-    def start_states(self) -> tuple[int, ...]:
-        start = self.automaton.start()
-        return () if start is None else tuple(sorted(start.states))
+    def __init__(self, pattern: str, automaton: RegexAutomaton) -> None:
+        self.pattern = pattern
+        self.automaton = automaton
+        start = automaton.start()
+        self.start_states = () if start is None else tuple(sorted(start.states))
+        self._known_steps: dict[tuple[int, str], tuple[int, ...]] = {}
+
+    def states_after(self, state: int, char: str) -> tuple[int, ...]:
+        """Where a character leads from a state. What was asked lately is remembered."""
+        step = self._known_steps.get((state, char))
+        if step is None:
+            if len(self._known_steps) >= _MAX_KNOWN_STEPS:
+                self._known_steps.clear()
+            step = self._known_steps[state, char] = tuple(sorted(self.automaton.states_after(state, char)))
+        return step
 
 
 def compile_stop_regex(pattern: str) -> StopRegex:
@@ -77,7 +88,7 @@ class StopRegexMatcher:
             tails.setdefault(state, self._num_chars)
         after: dict[int, int] = {}
         for state, start in tails.items():
-            for next_state in self._regex.automaton.states_after(state, char):
+            for next_state in self._regex.states_after(state, char):
                 after.setdefault(next_state, start)
         self._num_chars += 1
         start_of_match = after.pop(ACCEPTING, None)
