@@ -144,7 +144,11 @@ class AppendableState:
 
         Works at any time, also when the program or a call of it failed. Decodes every prompt.
         """
-        return capture_trace(self._scope.run, self._scope.interpreter.messages_so_far())
+        run = self._scope.run
+        restored = run.restored_trace
+        if restored is not None and len(restored.calls) == len(run.graph.records()):
+            return restored
+        return capture_trace(run, self._scope.interpreter.messages_so_far())
 
     def __repr__(self) -> str:
         values = self._scope.variables()

@@ -16,7 +16,9 @@ from .batch_options import BatchOptions
 from .batch_results import BatchError, BatchResults, BatchSummary, ItemTotals
 from .calls import Failure
 from .errors import ProgramCancelledError
-from .journal import BatchJournal, ItemKey, open_journal
+from .journal.identity import ItemKey
+from .journal.journal import BatchJournal, JournalSpec, open_journal
+from .journal.plain_data import NotPlainDataError
 from .loop_thread import LoopThread
 from .progress import Progress
 from .scope import Scope
@@ -39,16 +41,23 @@ class BatchItem:
 
 
 class _BatchEndError(Exception):
-    """The batch ends before all items have run."""
+    """The batch ends before all items have run: with `outcome`, or because too many have failed."""
+
+    def __init__(self, outcome: BaseException | None = None) -> None:
+        super().__init__()
+        self.outcome = outcome
 
 
 class BatchRun:
     """One batch on its way. `run` is called once, in an event loop; the rest may be called from other threads."""
 
-    def __init__(self, name: str, items: Sequence[BatchItem], options: BatchOptions) -> None:
+    def __init__(
+        self, name: str, items: Sequence[BatchItem], options: BatchOptions, journal: JournalSpec | None = None
+    ) -> None:
         self._name = name
         self._items = items
         self._options = options
+        self._journal = journal
         self._scopes: list[Scope | None] = [None] * len(items)
         self._resumed: set[int] = set()
         self._failed: list[int] = []
@@ -56,6 +65,10 @@ class BatchRun:
         self._changed = threading.Condition()
         self._ended: set[int] = set()
         self._is_over = False
+
+    @property
+    def num_items(self) -> int:
+        return len(self._items)
 
     async def run(self) -> BatchResults:
         """Run every item to its end.
@@ -67,9 +80,12 @@ class BatchRun:
             BaseException: what is no Exception and a body raised, such as KeyboardInterrupt.
             CancelledError: the task was cancelled.
         """
-        journal = await open_journal(self._options.journal) if self._options.journal is not None else None
+        journal: BatchJournal | None = None
         try:
-            self._restore(journal)
+            if self._journal is not None:
+                keys = [item.key for item in self._items if item.key is not None]
+                journal = await open_journal(self._journal, keys)
+                self._restore(journal)
             await self._run_missing(journal)
         finally:
             if journal is not None:
@@ -100,10 +116,8 @@ class BatchRun:
             scope = self._scopes[idx]
             return None if idx not in self._ended or scope is None else ProgramState(scope)
 
-    def _restore(self, journal: BatchJournal | None) -> None:
+    def _restore(self, journal: BatchJournal) -> None:
         """Take over from the journal what an earlier batch has finished."""
-        if journal is None:
-            return
         for idx, item in enumerate(self._items):
             assert item.key is not None, "items of a batch with a journal have keys"
             scope = journal.restore(item.key, item.new_scope, with_failed=not self._options.retry_failed)
@@ -122,9 +136,10 @@ class BatchRun:
                     workers.create_task(self._work(left, journal))
         except ExceptionGroup as group:
             error = group.exceptions[0]
-            if isinstance(error, _BatchEndError):
-                error = error.__cause__ or self._batch_error()
-            raise error from error.__cause__
+            if not isinstance(error, _BatchEndError):
+                raise error from error.__cause__
+            outcome = error.outcome or self._batch_error()
+            raise outcome from outcome.__cause__
 
     async def _work(self, left: Iterator[int], journal: BatchJournal | None) -> None:
         for idx in left:
@@ -142,12 +157,20 @@ class BatchRun:
                 raise
             error = None  # the body's own: the scope has it
         if error is not None and not isinstance(error, Exception):
-            raise _BatchEndError from error
+            raise _BatchEndError(error)
         if journal is not None:
             assert item.key is not None
-            await journal.append(item.key, scope)
+            try:
+                await journal.append(item.key, scope)
+            except NotPlainDataError as not_plain:
+                raise self._unkept(idx, not_plain) from None
         self._end_item(idx, scope, is_resumed=False)
         self._check_failures()
+
+    def _unkept(self, idx: int, error: NotPlainDataError) -> _BatchEndError:
+        """What cannot be kept would run again in every resumed batch: the first such item ends the batch."""
+        reason = f"item {idx} cannot be written to the journal: {error}. Let the program return plain data, or run it "
+        return _BatchEndError(self._with_results(f"{reason}without a journal", idx))
 
     def _end_item(self, idx: int, scope: Scope, *, is_resumed: bool) -> None:
         totals = ItemTotals.of(scope)
@@ -165,31 +188,36 @@ class BatchRun:
             raise _BatchEndError
 
     def _batch_error(self) -> BatchError:
-        results = self.results()
-        first = self._failed[-1] if self._options.on_error == "raise" else self._failed[0]
-        cause = results[first].error()
-        if self._options.on_error == "raise":
-            what = f"item {first} failed"
-        else:
-            what = f"{len(self._failed)} items failed, more than max_failures={self._options.max_failures}"
-        error = BatchError(f"the batch of {self._name!r} was ended: {what}; item {first}: {cause}", results, first)
+        first = self._failed[0]
+        what = f"item {first} failed"
+        if self._options.on_error == "return":
+            most = self._options.max_failures
+            what = f"{len(self._failed)} items failed, more than max_failures={most}, of which item {first} was first"
+        scope = self._scopes[first]
+        cause = None if scope is None else ProgramState(scope).error()
+        return self._with_results(f"{what}: {cause}", first, cause)
+
+    def _with_results(self, reason: str, idx: int, cause: BaseException | None = None) -> BatchError:
+        error = BatchError(f"the batch of {self._name!r} was ended: {reason}", self.results(), idx)
         error.__cause__ = cause
         return error
 
 
 def run_batch(batch: BatchRun, name: str) -> BatchResults:
     """Run a batch and wait for it. If the wait is interrupted, everything that runs is cancelled."""
+    if not batch.num_items:
+        return batch.results()
     return LoopThread(batch.run, f"ramet-batch-{name}").result()
 
 
-def iter_batch(batch: BatchRun, name: str, num_items: int) -> Iterator[ProgramState]:
+def iter_batch(batch: BatchRun, name: str) -> Iterator[ProgramState]:
     """Run a batch and yield the states in order, each as soon as those before it and itself have ended.
 
     What ends the batch is raised instead of the first state that is missing. Leaving the iteration cancels the rest.
     """
     thread = LoopThread(batch.run, f"ramet-batch-{name}")
     try:
-        for idx in range(num_items):
+        for idx in range(batch.num_items):
             state = batch.state_of(idx)
             if state is None:
                 thread.result()

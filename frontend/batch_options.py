@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .errors import InvalidProgramError
-from .journal import JournalSpec
 
 MAX_CONCURRENCY = 4096
 DEFAULT_CONCURRENCY = 64
@@ -25,7 +24,6 @@ class BatchOptions:
         has_progress: whether to show progress.
         on_error: "raise" ends the batch at the first item that fails.
         max_failures: how many items may fail before the batch is ended; None for any number.
-        journal: where finished items are kept, if they are.
         retry_failed: whether items run again that the journal has as failed.
 
     Raises:
@@ -36,7 +34,6 @@ class BatchOptions:
     has_progress: bool = False
     on_error: OnItemError = "return"
     max_failures: int | None = None
-    journal: JournalSpec | None = None
     retry_failed: bool = True
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -21,7 +22,6 @@ from .execution import Execution, submit
 from .handle import when_all_done
 from .operations import (
     AppendBranches,
-    Contribution,
     ForkOp,
     Mark,
     Operation,
@@ -336,10 +336,14 @@ class Interpreter:
                 self._tokens.share()
             except Exception as error:
                 self._fail(Failure(f"the text before a fork cannot be tokenised: {error}", error))
-        text, role_text = self.text_so_far(), "".join(self._role_text)
+        snapshot = self.snapshot()
         for branch in fork.branches:
-            tokens, messages = self._tokens.branch(), tuple(self._messages)
-            branch.start(Snapshot(tokens, text, messages, self._role, role_text, self._failure))
+            branch.start(replace(snapshot, tokens=self._tokens.branch()))
+
+    def snapshot(self) -> Snapshot:
+        """Where the state stands. Only while no other thread runs its operations: in a fork, or once it is idle."""
+        text, messages, role_text = self.text_so_far(), tuple(self._messages), "".join(self._role_text)
+        return Snapshot(self._tokens, text, messages, self._role, role_text, self._failure)
 
     def _mark(self, operation: Mark) -> None:
         """Remember or hand out a part of the text. All calls before it are over."""
@@ -348,11 +352,10 @@ class Interpreter:
         elif isinstance(operation, SpanEnd):
             operation.span.settle(self._text_since(self._span_starts.pop(operation.span)))
         else:
-            text = self._text_since(self._num_inherited_spans)
-            operation.handle.settle_with(lambda: Contribution(text, self._tokens.addition()))
+            operation.settle(self._text_since(self._num_inherited_spans), self._tokens)
 
     def _text_since(self, position: int) -> str:
-        return "".join(span if isinstance(span, str) else span.text for span in self._spans[position:])
+        return "".join([span if isinstance(span, str) else span.text for span in self._spans[position:]])
 
     def _append_branches(self, operation: AppendBranches) -> None:
         """All branches have contributed, or failed: take it and go on."""

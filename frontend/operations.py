@@ -64,6 +64,9 @@ class Contribute:
 
     handle: Handle[Contribution]
 
+    def settle(self, text: str, tokens: TokenLog) -> None:
+        self.handle.settle_with(lambda: Contribution(text, tokens.addition()))
+
 
 @dataclass(frozen=True, slots=True)
 class AppendBranches:

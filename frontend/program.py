@@ -17,11 +17,14 @@ from .appending_state import AppendingState
 from .async_state import AsyncProgramState
 from .backend import Backend
 from .batch import BatchItem, BatchRun, iter_batch, run_batch
-from .batch_options import BatchOptions, NumThreads, OnItemError, resolve_concurrency
-from .batch_results import BatchResults, BatchSummary
+from .batch_items import Item, checked_item, listed
+from .batch_options import BatchOptions, NumThreads, OnItemError, checked_path, resolve_concurrency
+from .batch_results import BatchResults
 from .calls import Call
 from .default_backend import as_backend, get_default_backend
 from .errors import InvalidProgramError
+from .journal.identity import ItemKeys, JournalIdentity
+from .journal.journal import JournalSpec
 from .prefix import compute_prefix
 from .program_body import Body, ProgramBody
 from .run_context import RunContext
@@ -32,8 +35,6 @@ from .state import ProgramState
 
 if TYPE_CHECKING:
     from .default_backend import BackendLike
-
-Item = Mapping[str, Any] | tuple[Any, ...]
 
 
 class Program:
@@ -217,7 +218,7 @@ class Program:
             on_error: "raise" ends the batch at the first item that fails, whichever fails first.
             max_failures: end the batch when more items than this have failed.
             journal: path of a file that keeps every finished item. With a file that has some already, only the others
-                run; states of all are returned. See `journal.py`.
+                run; states of all are returned. See docs/adr/0019.
             retry_failed: whether items that the journal has as failed run again.
             generator_style: return an iterator over the states, in order, instead. It starts the batch, and leaving it
                 cancels the rest.
@@ -236,18 +237,10 @@ class Program:
         """
         if self.is_async:
             self._check_no_loop("arun_batch")
-        batch_options = BatchOptions(
-            max_concurrency=resolve_concurrency(max_concurrency, num_threads),
-            has_progress=progress_bar,
-            on_error=on_error,
-            max_failures=max_failures,
-            retry_failed=retry_failed,
-        )
-        batch_items = self._batch_items(items, options, "run_batch")
-        batch = BatchRun(self.name, batch_items, batch_options)
-        if generator_style:
-            return iter_batch(batch, self.name, len(batch_items))
-        return run_batch(batch, self.name) if batch_items else _no_results()
+        concurrency = resolve_concurrency(max_concurrency, num_threads)
+        batch_options = BatchOptions(concurrency, progress_bar, on_error, max_failures, retry_failed)
+        batch = self._batch(items, batch_options, journal, options, "run_batch")
+        return iter_batch(batch, self.name) if generator_style else run_batch(batch, self.name)
 
     async def arun_batch(
         self,
@@ -265,31 +258,54 @@ class Program:
 
         Cancelling the task cancels everything that runs.
         """
-        batch_options = BatchOptions(
-            max_concurrency=resolve_concurrency(max_concurrency, None),
-            has_progress=progress_bar,
-            on_error=on_error,
-            max_failures=max_failures,
-            retry_failed=retry_failed,
-        )
-        batch_items = self._batch_items(items, options, "arun_batch")
-        return await BatchRun(self.name, batch_items, batch_options).run() if batch_items else _no_results()
+        concurrency = resolve_concurrency(max_concurrency, None)
+        batch_options = BatchOptions(concurrency, progress_bar, on_error, max_failures, retry_failed)
+        return await self._batch(items, batch_options, journal, options, "arun_batch").run()
 
-    def _batch_items(
-        self, items: Iterable[Item], kwargs: Mapping[str, Any], method: Literal["run_batch", "arun_batch"]
-    ) -> list[BatchItem]:
+    def _batch(
+        self,
+        items: Iterable[Item],
+        batch_options: BatchOptions,
+        journal: str | os.PathLike[str] | None,
+        kwargs: Mapping[str, Any],
+        method: Literal["run_batch", "arun_batch"],
+    ) -> BatchRun:
         own, options = split_arguments(self.name, self._body.signature, kwargs, method)
         if own:
             raise InvalidProgramError(
                 f"{method} takes arguments of {self.name} from the items, or from bind: {sorted(own)}"
             )
-        checked = [_checked_item(idx, item) for idx, item in enumerate(_listed(items))]
+        path = checked_path(journal)
+        checked = [checked_item(idx, item) for idx, item in enumerate(listed(items))]
         if not checked:
-            return []
+            return BatchRun(self.name, [], batch_options)
         options = replace(options, backend=_backend_of(options))
         self._new_scope(options)  # a bad option is reported before anything runs
-        new_scope = partial(self._new_scope, options)
-        return [BatchItem(new_scope, partial(self._execute_item, args, own)) for args, own in checked]
+        spec = None if path is None else self._journal_spec(path, options)
+        keys = None if spec is None else ItemKeys(spec.identity)
+        batch_items = [
+            BatchItem(
+                partial(self._new_scope, options),
+                partial(self._execute_item, args, own),
+                None if keys is None else keys.next_key(self._key_arguments(args, own)),
+            )
+            for args, own in checked
+        ]
+        return BatchRun(self.name, batch_items, batch_options, spec)
+
+    def _journal_spec(self, path: str, options: RunOptions) -> JournalSpec:
+        backend = _backend_of(options)
+        identity = JournalIdentity.of(self.name, self._body.function, options.sampling, backend)
+        return JournalSpec(path, identity, backend)
+
+    def _key_arguments(self, args: tuple[Any, ...], own: Mapping[str, Any]) -> object:
+        """What an item is known by in a journal: its arguments by name, those given ahead and defaults included."""
+        try:
+            arguments = self._arguments(args, own)
+        except InvalidProgramError:
+            return [args, own]
+        arguments.apply_defaults()
+        return self._body.named(arguments)
 
     async def _execute_item(self, args: tuple[Any, ...], own: Mapping[str, Any], scope: Scope) -> BaseException | None:
         """Run one item. Bad arguments are its own failure."""
@@ -373,24 +389,3 @@ def _finished(scope: Scope, error: BaseException | None, options: RunOptions) ->
 
 def _backend_of(options: RunOptions) -> Backend:
     return get_default_backend() if options.backend is None else as_backend(options.backend)
-
-
-def _no_results() -> BatchResults:
-    return BatchResults([], BatchSummary.of([]))
-
-
-def _listed(items: Iterable[Item]) -> list[Item]:
-    if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
-        raise InvalidProgramError(f"run_batch takes a list of dicts or tuples, one per run, not {type(items).__name__}")
-    return list(items)
-
-
-def _checked_item(idx: int, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    if isinstance(item, Mapping):
-        return (), item
-    if isinstance(item, tuple):
-        return item, {}
-    raise InvalidProgramError(
-        f"item {idx} of run_batch is {item!r}; give a dict of the program's arguments or a tuple of them, "
-        "such as {'question': ...}"
-    )

@@ -6,13 +6,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramRef
 from .calls import Call, CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
 from .logprob_arguments import PROMPT_START, sampling_fields
+
+if TYPE_CHECKING:
+    from .trace.program_trace import ProgramTrace
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
 
@@ -24,6 +27,7 @@ class RunContext:
         arguments: what the body was called with, after the state.
         start_time: when the body began, in seconds since 1970; before that, when the run was made.
         started_at, body_ended_at: the same, and the end of the body, on the monotonic clock.
+        restored_trace: of a run that was read from a journal.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class RunContext:
         self.start_time = time.time()
         self.started_at = time.monotonic()
         self.body_ended_at: float | None = None
+        self.restored_trace: ProgramTrace | None = None
         self._sampling = {**DEFAULT_SAMPLING, **sampling}
         self.sampling_params({})
         self._on_call = on_call

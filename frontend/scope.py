@@ -111,7 +111,7 @@ class Scope:
             prompt_logprobs_start=self.run.prompt_logprobs_start(gen.options),
         )
         if gen.name is not None and gen.reasoning is not None:
-            self._bind({gen.name + REASONING_SUFFIX: Reasoning(call, gen.reasoning)})
+            self.bind({gen.name + REASONING_SUFFIX: Reasoning(call, gen.reasoning)})
         return self._bind_call(call)
 
     def _record(self, kind: CallKind, name: str | None = None) -> CallRecord:
@@ -126,10 +126,11 @@ class Scope:
     def _bind_call(self, call: Call) -> Call:
         self.run.announce(call)
         if call.record.name is not None:
-            self._bind({call.record.name: call})
+            self.bind({call.record.name: call})
         return call
 
-    def _bind(self, values: Mapping[str, Value]) -> None:
+    def bind(self, values: Mapping[str, Value]) -> None:
+        """Bind names, or bind them anew."""
         with self._bound:
             self._variables.update(values)
             self._announce_bound()
@@ -154,7 +155,7 @@ class Scope:
 
     def set(self, name: str, value: object) -> None:
         """Bind a name to a value that is there."""
-        self._bind({_checked_name(name): Constant(name, value)})
+        self.bind({_checked_name(name): Constant(name, value)})
 
     def begin_span(self, name: str) -> TextSpan:
         """From here on, what is added belongs to the text that `end_span` will bind."""
@@ -165,7 +166,7 @@ class Scope:
     def end_span(self, name: str, span: TextSpan) -> None:
         """Bind the name to the text that was added since the span began."""
         self.interpreter.add([SpanEnd(span)])
-        self._bind({name: span})
+        self.bind({name: span})
 
     @property
     def role(self) -> str | None:
@@ -217,7 +218,7 @@ class Scope:
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
         self._record_after("join", parent_ids).num_branches = len(branches)
         joined = {name: Joined(name, items, on_error) for name, items in values.items()}
-        self._bind(joined)
+        self.bind(joined)
         return joined
 
     def append_branches(self, branches: Sequence[Scope]) -> None:

@@ -112,6 +112,19 @@ class TokenLog:
         return self._backend.encode(segments, at_start=is_start) if segments or is_start else []
 
     @property
+    def pending(self) -> tuple[TextSegment, ...]:
+        """The text that is not tokenised yet."""
+        return tuple(self._pending)
+
+    @classmethod
+    def restored(cls, backend: Backend, token_ids: Sequence[int], pending: Sequence[TextSegment]) -> TokenLog:
+        """The log of a run that ended earlier: it goes on as that one would have."""
+        log = cls(backend)
+        log.token_ids = list(token_ids)
+        log._pending = list(pending)
+        return log
+
+    @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 

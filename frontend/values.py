@@ -37,7 +37,7 @@ class Joined:
     def __init__(self, name: str, values: Sequence[Value], on_error: OnError) -> None:
         self.name = name
         self.values = tuple(values)
-        self._on_error = on_error
+        self.on_error = on_error
 
     @property
     def is_done(self) -> bool:
@@ -76,7 +76,7 @@ class Joined:
             except ProgramError as error:
                 results.append(error)
                 errors.append((idx, error))
-        if errors and self._on_error == "raise":
+        if errors and self.on_error == "raise":
             first_idx, first = errors[0]
             raise ForkError(
                 f"{len(errors)} of {len(self.values)} branches did not give {self.name!r}; entry {first_idx}: {first}",
