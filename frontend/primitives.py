@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ..grammar_spec import JsonModel, JsonWhitespace, OnIncomplete
-from ..sampling_params import InvalidSamplingParamsError, SamplingParams
+from ..sampling_params import InvalidSamplingParamsError
 from .choices import ChoicesMethod, resolve_choices_method
 from .errors import InvalidProgramError
 from .logprob_arguments import sampling_fields, take_logprob_options
+from .params_cache import params_of
 from .reasoning import ReasoningFormat
 from .suggestions import checks_names
 from .value_types import ValueType, dtype_pattern, resolve_value_type
@@ -213,7 +214,7 @@ def _checked_gen(
     }
     if dtype is not None:
         given["regex"] = dtype_pattern(dtype, given)
-    params = SamplingParams(**{"max_tokens": None, **given, **sampling_fields(logprob_options)})
+    params = params_of({"max_tokens": None, **given, **sampling_fields(logprob_options)})
     if params.regex is not None:
         _check_regex(params.regex)
     _check_heal(heal, is_constrained=params.grammar_spec is not None)

@@ -13,6 +13,7 @@ from .backend import Backend, ProgramRef
 from .calls import Call, CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
 from .logprob_arguments import PROMPT_START, sampling_fields
+from .params_cache import params_of
 
 if TYPE_CHECKING:
     from .trace.program_trace import ProgramTrace
@@ -76,7 +77,7 @@ class RunContext:
         Raises:
             InvalidSamplingParamsError: they contradict each other.
         """
-        return SamplingParams(**sampling_fields({**self._sampling, **options}))
+        return params_of(sampling_fields({**self._sampling, **options}))
 
     def prompt_logprobs_start(self, options: Mapping[str, Any]) -> int:
         """The first token of a prompt whose logprob is wanted, where any are."""

@@ -120,13 +120,13 @@ class MockBackend:
 
     def generate(self, call: GenerateCall) -> Generation:
         generation = Generation(on_cancel=lambda: self._cancel(request, generation))
-        request = self._receive(call, lambda: self._answer_generate(call, request, generation), generation.push)
+        request = self._receive(call, lambda it: self._answer_generate(call, it, generation), generation.push)
         self._dispatch(request)
         return generation
 
     def score(self, call: ScoreCall) -> Scoring:
         scoring: Scoring = Handle(on_cancel=lambda: self._cancel(request, scoring))
-        request = self._receive(call, lambda: self._answer_score(call, request, scoring), lambda text: None)
+        request = self._receive(call, lambda it: self._answer_score(call, it, scoring), lambda text: None)
         self._dispatch(request)
         return scoring
 
@@ -174,15 +174,17 @@ class MockBackend:
     # Inside
 
     def _receive(
-        self, call: GenerateCall | ScoreCall, answer: Callable[[], None], push: Callable[[str], None]
+        self, call: GenerateCall | ScoreCall, answer: Callable[[MockRequest], None], push: Callable[[str], None]
     ) -> MockRequest:
+        """Note a call. Another thread may answer it before this one goes on."""
         with self._changed:
             if self._is_closed:
                 raise MockCancelledError("the mock backend is closed")
             num_cached_tokens = self._num_seen(call.prompt_token_ids)
             if isinstance(call, ScoreCall) or not call.num_healable_tokens:
                 self._remember(call.prompt_token_ids)
-            request = MockRequest(call, self.decode(call.prompt_token_ids), num_cached_tokens, answer, push)
+            prompt = self.decode(call.prompt_token_ids)
+            request = MockRequest(call, prompt, num_cached_tokens, lambda: answer(request), push)
             self.requests.append(request)
             self._waiting.append(request)
             self._changed.notify_all()

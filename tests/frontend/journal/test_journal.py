@@ -302,7 +302,7 @@ def test_arguments_and_results_that_are_no_data_are_refused(tmp_path: Path) -> N
     assert failure.value.results[1]["x"] == "ok"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(num_kept=st.integers(0, 4000))
 def test_a_journal_that_was_cut_anywhere_is_gone_on_with(
     num_kept: int, tmp_path_factory: pytest.TempPathFactory
@@ -399,7 +399,7 @@ def items(s, idx, bad):
     return idx
 
 if __name__ == "__main__":
-    backend = MockBackend(reply, mode="background")
+    backend = MockBackend(reply)
     batch = [(idx, idx % 27 == 3) for idx in range(1000)]
     results = items.run_batch(batch, backend=backend, journal=sys.argv[1], retry_failed=False)
     traced = sum(state.error() is not None and bool(state.trace().calls) for state in results)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramet.frontend.journal.plain_data import NotPlainDataError, canonical_json, plain_data
@@ -38,6 +38,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=30, deadline=None)
 @given(JSON)
 def test_what_is_plain_stays_as_it_is(value: object) -> None:
     plain = plain_data(value)
