@@ -160,3 +160,28 @@ def test_appended_branches_of_a_model_continue_from_the_cache(smollm2: sgl.LLM) 
         assert ids[: len(first.token_ids())] == first.token_ids()
         assert backend.decode(ids) == state.text()
         assert state.meta("y").num_cached_tokens >= len(first.token_ids()) - 1
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("before", ["Say ", "Say", "Say: \n", ""])
+def test_a_token_that_ends_inside_a_character_at_the_fork(smollm2: sgl.LLM, before: str) -> None:
+    """In this vocabulary a token may be a space and the first byte of the character after it."""
+    starts = ["你好", "🙂", " é", "x\ufffdy"]
+
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "A" + sgl.gen(max_tokens=1) + before
+        forks = s.fork(len(starts))
+        for start, branch in zip(starts, forks, strict=True):
+            branch += start + sgl.gen(max_tokens=2)
+        s.set_var("branches", list(forks))
+        forks.join("concate_and_append")
+        s += "." + sgl.gen(max_tokens=1)
+
+    with sgl.LocalBackend(smollm2) as backend:
+        state = program.run(backend=backend, temperature=0)
+        assert state.error() is None
+        texts = [branch.text() for branch in state["branches"]]
+        common = texts[0][: texts[0].index(starts[0])]
+        assert state.text().startswith(common + "".join(text.removeprefix(common) for text in texts))
+        assert backend.decode(state.token_ids()) == state.text()

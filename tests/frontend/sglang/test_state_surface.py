@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ramet as sgl
@@ -186,10 +187,19 @@ def test_what_is_not_there_is_refused() -> None:
     def program(s: Any, offset: Any) -> None:
         s.fork(2, position_ids_offset=offset)
 
-    for fine in (None, [0, 0]):
+    for fine in (None, [0, 0], np.zeros(2, dtype=int)):
         program.run(fine, backend=sgl.MockBackend())
     with pytest.raises(sgl.InvalidProgramError, match=r"position_ids_offset=\[0, 5\]"):
         program.run([0, 5], backend=sgl.MockBackend())
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "q" + sgl.gen("x", max_tokens=np.int64(3), logit_bias={np.int64(4): 1})
+        assert len(s.fork(np.int64(2))) == 2
+
+    assert program.run(backend=sgl.MockBackend("text"), temperature=np.float32(0.5))["x"] == "tex"
 
 
 def test_global_config_takes_what_is_so_and_refuses_the_rest() -> None:
