@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NoReturn, Self
 
 from .calls import CallRecord
-from .fork import Appendable, ForkGroup
+from .errors import InvalidProgramError
+from .fork import Appendable, ForkGroup, JoinMode
 from .primitives import RoleBegin, RoleEnd, as_expression
 from .scope import Scope
 from .trace.capture import capture_trace
@@ -67,19 +68,62 @@ class AppendableState:
     @contextmanager
     def _message_around_block(self, role: str) -> Iterator[None]:
         self.append(RoleBegin(role))
-        yield
+        try:
+            yield
+        except BaseException:
+            if self._scope.role == role:  # so that a program which catches the exception can go on
+                self.append(RoleEnd(role))
+            raise
         self.append(RoleEnd(role))
 
-    def fork(self, size: int = 1) -> ForkGroup[Self]:
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[None]:
+        """Bind to `name` the text that is added inside the block of a `with`, template text included.
+
+        The value is there when all calls in the block have ended. A block that raises binds nothing.
+
+        Raises:
+            InvalidProgramError: the name is not a non-empty string.
+        """
+        span = self._scope.begin_span(name)
+        yield
+        self._scope.end_span(name, span)
+
+    def set_var(self, name: str, value: object) -> None:
+        """Bind `name` to a value of the program's own. Branches forked later have it, and a join gathers it.
+
+        Raises:
+            InvalidProgramError: the name is not a non-empty string.
+        """
+        self._scope.set(name, value)
+
+    def fork(self, size: int = 1, position_ids_offset: Sequence[int] | None = None) -> ForkGroup[Self]:
         """Branches that start from this state and run side by side. What they share is computed once. Does not block.
 
         Raises:
-            InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep.
+            InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep, or
+                position_ids_offset asks for other positions than those of one text (SGLang takes and ignores it).
         """
+        if position_ids_offset is not None and any(offset != 0 for offset in position_ids_offset):
+            raise InvalidProgramError(
+                f"fork(position_ids_offset={position_ids_offset!r}) is not allowed: a branch goes on at the next "
+                "position of its text; leave the offsets out, or at 0"
+            )
         branches = [type(self)(scope) for scope in self._scope.fork(size)]
         return ForkGroup(branches, self._join)
 
-    def _join(self, branches: Sequence[Self], on_error: OnError) -> Mapping[str, Joined]:
+    @contextmanager
+    def copy(self) -> Iterator[Self]:
+        """One branch, for the block of a `with`; joined when the block ends, so that each name it binds is a list of
+        one value in this state, as in SGLang. A block that raises binds nothing."""
+        branches = self.fork(1)
+        yield branches[0]
+        branches.join()
+
+    def _join(self, branches: Sequence[Self], on_error: OnError, mode: JoinMode) -> Mapping[str, Joined]:
+        if mode == "concate_and_append":
+            self._scope.append_branches([branch._scope for branch in branches])
+            return {}
         return self._scope.join([branch._scope for branch in branches], on_error)
 
     # Looking: never blocks
@@ -154,4 +198,9 @@ class AppendableState:
     @property
     def return_value(self) -> object:
         """What the program's body returned; None while it runs."""
+        return self._scope.return_value
+
+    @property
+    def ret_value(self) -> object:
+        """SGLang's name for `return_value`."""
         return self._scope.return_value

@@ -20,3 +20,4 @@ class AppendingState(AppendableState):
 
     __getitem__ = __iter__ = _refuse
     get = meta = metas = text = messages = token_ids = text_iter = sync = error = _refuse
+    get_var = get_meta_info = text_async_iter = _refuse

@@ -11,6 +11,7 @@ from functools import partial
 from .calls import Call
 from .generation import Generation
 from .loop_signals import Bell, happened, time_limit
+from .reasoning import AnswerStream
 from .run_context import RunContext
 from .scope import Scope
 from .values import Joined, Value
@@ -65,8 +66,11 @@ async def text_pieces(
             await bound(scope, name)
     value = scope.lookup(name, 0, until_body_over=False)
     if not isinstance(value, Call):
-        assert isinstance(value, Joined), value
-        value.chunks()
+        if not isinstance(value, Joined):  # that says at once that it has no text to stream
+            async with time_limit(timeout, lambda: f"{name!r} has no value yet after {timeout} s"):
+                await value_done(value)
+        for piece in value.chunks():
+            yield piece
         return
     async for piece in _call_pieces(value, timeout):
         yield piece
@@ -111,8 +115,14 @@ async def _call_pieces(call: Call, timeout: float | None) -> AsyncIterator[str]:
             await happened(call.when_started)
     generation = call.generation
     if generation is not None:
+        answer = None if call.reasoning is None else AnswerStream(call.reasoning)
         async for piece in _generation_pieces(generation, timeout):
-            yield piece
+            shown = piece if answer is None else answer.feed(piece)
+            if shown:
+                yield shown
+        rest = "" if answer is None else answer.end()
+        if rest:
+            yield rest
     async with time_limit(timeout, lambda: f"{call.record.describe()} has no value yet after {timeout} s"):
         await value_done(call)
     call.raise_without_text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
 from .appendable import AppendableState
@@ -11,8 +11,9 @@ from .async_reads import all_idle, idle, text_pieces, value_done
 from .backend import Message
 from .calls import CallMeta
 from .errors import InvalidProgramError, ProgramError
-from .fork import ForkGroup
+from .fork import ForkGroup, JoinMode
 from .loop_signals import time_limit
+from .meta_info import MetaInfo, meta_info_of
 from .values import Joined, OnError, Value
 
 T = TypeVar("T")
@@ -62,6 +63,16 @@ class AsyncProgramState(AppendableState):
     async def get(self, name: str, timeout: float | None = None) -> Any:
         """Like `s[name]`, and raises ReadTimeoutError if the value is not there within `timeout` seconds."""
         return await _get(name, self._lookup(name), timeout)
+
+    def get_var(self, name: str) -> Read[Any]:
+        """SGLang's name for `s[name]`."""
+        return self[name]
+
+    async def get_meta_info(self, name: str, timeout: float | None = None) -> MetaInfo | list[MetaInfo]:
+        """What `meta` tells, as ProgramState.get_meta_info."""
+        value = self._lookup(name)
+        await _done(name, value, timeout)
+        return meta_info_of(value, self._scope.run.backend.decode)
 
     async def meta(self, name: str, timeout: float | None = None) -> CallMeta:
         """What computing a variable took, as ProgramState.meta."""
@@ -122,18 +133,19 @@ class AsyncProgramState(AppendableState):
         """The same state for a plain program that is called with it."""
         return AppendingState(self._scope)
 
-    def fork(self, size: int = 1) -> AsyncForkGroup:
+    def fork(self, size: int = 1, position_ids_offset: Sequence[int] | None = None) -> AsyncForkGroup:
         """Branches that start from this state and run side by side, as ProgramState.fork. Does not wait."""
-        branches = [AsyncProgramState(scope) for scope in self._scope.fork(size)]
-        return AsyncForkGroup(branches, self._join)
+        return AsyncForkGroup(list(super().fork(size, position_ids_offset)), self._join)
 
 
 class AsyncForkGroup(ForkGroup[AsyncProgramState]):
     """The branches of a fork in an async program."""
 
-    def join(self, *, on_error: OnError = "raise") -> AsyncJoinedValues:  # type: ignore[override]  # reads are awaited
+    def join(  # type: ignore[override]  # reads are awaited
+        self, mode: JoinMode = "gather_variable", *, on_error: OnError = "raise"
+    ) -> AsyncJoinedValues:
         """As ForkGroup.join, which does not wait either; what it gives is read with `await joined["x"]`."""
-        return AsyncJoinedValues(self._joined(on_error))
+        return AsyncJoinedValues(self._joined(on_error, mode))
 
 
 class AsyncJoinedValues:

@@ -65,6 +65,7 @@ class GenerateCall:
         num_healable_tokens: so many tokens at the end of the prompt spell literal text, which a constrained generation
             may begin again with other tokens (see GenerateResult.num_healed_tokens). 0 keeps the prompt as it is.
         program: where it comes from; None outside a program.
+        prompt_logprobs_start: the first token of the prompt whose logprob is wanted, where sampling_params want any.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -73,6 +74,7 @@ class GenerateCall:
     name: str | None = field(default=None, compare=False)
     num_healable_tokens: int = 0
     program: ProgramRef | None = field(default=None, compare=False)
+    prompt_logprobs_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)

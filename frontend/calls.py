@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -15,12 +16,15 @@ from typing import Literal
 from ..sampling_params import SamplingParams
 from .choices import ChoiceLogprobs, ChoicesMethod
 from .errors import GenerationError, ProgramCancelledError, ProgramError, ReadTimeoutError, UnparsedTextError
-from .generation import Generation, Sample
+from .generation import Generation, Sample, TokenLogprob
+from .reasoning import ReasoningFormat
 from .value_types import ValueType
 
 CallKind = Literal["text", "gen", "select", "fork", "join"]
 
 PACKAGE_DIR = str(Path(__file__).parent)
+_NOT_THE_PROGRAM = (PACKAGE_DIR, contextlib.__file__)
+"""Files whose lines are not a program's: this package, and what enters and leaves its context managers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class CallMeta:
         duration_s: from submission to the end.
         complete: of a constrained gen: whether the text satisfies the constraint (the first text, with n > 1). False
             for one that was cut off. None for a select or without a constraint.
+        prompt_logprobs: one per prompt token if asked for; None for the first and for those not asked for.
     """
 
     num_prompt_tokens: int
@@ -68,6 +73,7 @@ class CallMeta:
     first_token_s: float | None
     duration_s: float
     complete: bool | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     queued_s: float | None = None
 
     @property
@@ -91,9 +97,13 @@ class Failure:
 
     def of_dependent(self, record: CallRecord) -> Failure:
         """The failure of a call that could not run because of this one."""
+        return self.of_what_depends(record.describe())
+
+    def of_what_depends(self, what: str) -> Failure:
+        """The failure of something described as `what` that could not run because of this one."""
         if self.error_type is ProgramCancelledError:
-            return Failure(f"{record.describe()} was cancelled: {self.message}", self.cause, ProgramCancelledError)
-        return Failure(f"{record.describe()} was not run: {self.message}", self.to_error())
+            return Failure(f"{what} was cancelled: {self.message}", self.cause, ProgramCancelledError)
+        return Failure(f"{what} was not run: {self.message}", self.to_error())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +225,8 @@ class Call:
         method: of a select.
         value_type: what the text of a gen becomes; None leaves it a text.
         is_healed: of a constrained gen: whether one of its tokens may span the boundary to the literal text before it.
+        reasoning: what of the text of a gen is not added to the state; None adds all of it.
+        prompt_logprobs_start: the first token of the prompt whose logprob is wanted, if its sampling_params want any.
         text: what it adds to the state, once it is done.
     """
 
@@ -225,11 +237,15 @@ class Call:
         *,
         value_type: ValueType | None = None,
         is_healed: bool = True,
+        reasoning: ReasoningFormat | None = None,
+        prompt_logprobs_start: int = 0,
     ) -> None:
         self.record = record
         self.method = method
         self.value_type = value_type
         self.is_healed = is_healed
+        self.reasoning = reasoning
+        self.prompt_logprobs_start = prompt_logprobs_start
         self.text = ""
         self._started: Future[Generation | None] = Future()
         self._outcome: Future[object] = Future()
@@ -334,7 +350,8 @@ class Call:
         except TimeoutError:
             raise ReadTimeoutError(f"{self.record.describe()} has not started after {timeout} s") from None
         if generation is not None:
-            yield from generation.chunks(timeout)
+            chunks = generation.chunks(timeout)
+            yield from chunks if self.reasoning is None else self.reasoning.answer_chunks(chunks)
             self._await_text(timeout)
             return
         self._await_text(timeout)
@@ -345,12 +362,13 @@ class Call:
         if self._outcome.done() or not self._started.done():
             return self.text
         generation = self._started.result()
-        return "" if generation is None else generation.text_so_far()
+        text = "" if generation is None else generation.text_so_far()
+        return text if self.reasoning is None else self.reasoning.answer_so_far(text)
 
 
 def call_site() -> str:
     """File and line of the nearest caller outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_DIR):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_PROGRAM):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

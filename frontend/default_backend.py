@@ -83,6 +83,21 @@ def set_default_backend(backend: BackendLike | None) -> None:
     _default.set(None if backend is None else as_backend(backend))
 
 
+def flush_cache(backend: BackendLike | None = None) -> None:
+    """Forget the cached prefixes that are not in use, of a backend or the default one. Raises as `as_backend` does."""
+    _given_or_default(backend).flush_cache()
+
+
+def get_server_info(backend: BackendLike | None = None) -> dict[str, object]:
+    """What a backend says of itself, or the default one: `backend`, `model`, and keys of its own. Raises as
+    `as_backend` does."""
+    return dict(_given_or_default(backend).info())
+
+
+def _given_or_default(backend: BackendLike | None) -> Backend:
+    return get_default_backend() if backend is None else as_backend(backend)
+
+
 def get_default_backend() -> Backend:
     """The backend that programs run on when none is given. Loads the default model if there is no other."""
     return _default.get()

@@ -63,6 +63,8 @@ class GenerateResult:
             generated tokens begin with their spelling, the texts do not.
         num_generated_tokens: over all samples, where the model counts otherwise than the token ids of the samples do;
             None if those are its tokens.
+        prompt_logprobs: one per token of the prompt, without healed ones, if asked for; None for the first token and
+            for those not asked for.
     """
 
     samples: tuple[Sample, ...]
@@ -70,6 +72,7 @@ class GenerateResult:
     num_cached_tokens: int
     first_token_s: float | None = None
     num_healed_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     queued_s: float | None = None
     num_generated_tokens: int | None = None
 

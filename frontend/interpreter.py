@@ -10,41 +10,29 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from .backend import Backend, Message
+from .backend import Message
+from .bound_values import TextSpan
 from .calls import Call, Failure, ParseFailure
 from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
+from .handle import when_all_done
+from .operations import (
+    AppendBranches,
+    ForkOp,
+    Mark,
+    Operation,
+    Snapshot,
+    SpanBegin,
+    SpanEnd,
+    fail_operation,
+)
 from .primitives import RoleBegin, RoleEnd, Text, with_article
 from .run_context import RunContext
 from .token_log import TokenLog
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a branch starts from. `text` is all text so far, `role_text` that of the open message."""
-
-    tokens: TokenLog
-    text: str
-    messages: tuple[Message, ...]
-    role: str | None
-    role_text: str
-    failure: Failure | None
-    backend: Backend
-
-
-@dataclass(frozen=True, slots=True)
-class ForkOp:
-    """Hand this state to branches, which wait for it."""
-
-    branches: tuple[Interpreter, ...]
-
-
-Operation = Text | RoleBegin | RoleEnd | History | Call | ForkOp
 
 Phase = Literal["idle", "executing", "settled", "waiting"]
 
@@ -66,6 +54,8 @@ class Interpreter:
         self._parse_failure: ParseFailure | None = None
         self._tokens = TokenLog(run.backend)
         self._spans: list[str | Call] = []
+        self._num_inherited_spans = 0
+        self._span_starts: dict[TextSpan, int] = {}
         self._messages: list[Message] = []
         self._role: str | None = None
         self._role_text: list[str] = []
@@ -94,6 +84,7 @@ class Interpreter:
             self._failure = self._failure or snapshot.failure
             if snapshot.text:
                 self._spans.append(snapshot.text)
+                self._num_inherited_spans = 1
         self._resume()
 
     def cancel(self, failure: Failure) -> None:
@@ -260,8 +251,7 @@ class Interpreter:
                     self._announce()
                     return
                 operation = self._queue.popleft()
-            execution = self._execute(operation)
-            if execution is None:
+            if not self._execute(operation):
                 continue
             with self._changed:
                 if self._phase == "executing":
@@ -279,31 +269,36 @@ class Interpreter:
             self._phase = "executing"
         self._drain()
 
-    def _execute(self, operation: Operation) -> Execution | None:
-        """Run one operation; the execution if its outcome comes later."""
+    def _execute(self, operation: Operation) -> bool:
+        """Run one operation. Returns whether its outcome comes later."""
         if isinstance(operation, ForkOp):
             self._hand_over(operation)
-            return None
+            return False
         failure = self._failure or self._run.cancellation
         if failure is not None:
             self._fail(failure)
-            if isinstance(operation, Call):
-                operation.fail(failure.of_dependent(operation.record))
-            return None
+            fail_operation(operation, failure)
+            return False
         if isinstance(operation, Call):
             return self._submit(operation)
+        if isinstance(operation, AppendBranches):
+            when_all_done(operation.handles, partial(self._append_branches, operation))
+            return True
+        if isinstance(operation, Mark):
+            self._mark(operation)
+            return False
         try:
             self._add_literal(operation)
         except Exception as error:
             self._fail(Failure(f"{with_article(self._role or 'chat')} message cannot be written: {error}", error))
-        return None
+        return False
 
-    def _submit(self, call: Call) -> Execution | None:
+    def _submit(self, call: Call) -> bool:
         try:
             execution = submit(call, self._tokens, self._run)
         except Exception as error:
             self._fail_call(call, error)
-            return None
+            return False
         with self._changed:
             self._execution = execution
             self._spans.append(call)
@@ -313,14 +308,8 @@ class Interpreter:
         if is_cancelled:
             for handle in execution.handles:
                 handle.cancel()
-        self._await_handles(call, execution, 0)
-        return execution
-
-    def _await_handles(self, call: Call, execution: Execution, idx: int) -> None:
-        if idx == len(execution.handles):
-            self._settle(call, execution)
-            return
-        execution.handles[idx].add_done_callback(partial(self._await_handles, call, execution, idx + 1))
+        when_all_done(execution.handles, partial(self._settle, call, execution))
+        return True
 
     def _settle(self, call: Call, execution: Execution) -> None:
         """The call is over: take its outcome and go on."""
@@ -371,6 +360,31 @@ class Interpreter:
             failure=self._failure,
             backend=self._run.backend,
         )
+
+    def _mark(self, operation: Mark) -> None:
+        """Remember or hand out a part of the text. All calls before it are over."""
+        if isinstance(operation, SpanBegin):
+            self._span_starts[operation.span] = len(self._spans)
+        elif isinstance(operation, SpanEnd):
+            operation.span.settle(self._text_since(self._span_starts.pop(operation.span)))
+        else:
+            operation.settle(self._text_since(self._num_inherited_spans), self._tokens)
+
+    def _text_since(self, position: int) -> str:
+        return "".join([span if isinstance(span, str) else span.text for span in self._spans[position:]])
+
+    def _append_branches(self, operation: AppendBranches) -> None:
+        """All branches have contributed, or failed: take it and go on."""
+        for idx, handle in enumerate(operation.handles):
+            try:
+                contribution = handle.result(timeout=0)
+                self._tokens.add(contribution.tokens)
+            except Exception as error:
+                self._fail(operation.failure(idx, error))
+                break
+            self._role_text.append(contribution.text)
+            self._show(contribution.text)
+        self._resume()
 
     def _add_literal(self, operation: Text | RoleBegin | RoleEnd | History) -> None:
         if isinstance(operation, History):

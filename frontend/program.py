@@ -10,13 +10,14 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .appendable import AppendableState
 from .appending_state import AppendingState
 from .async_state import AsyncProgramState
 from .backend import Backend
 from .batch import BatchItem, BatchRun, iter_batch, run_batch
+from .batch_items import Item, checked_item, listed
 from .batch_options import BatchOptions, NumThreads, OnItemError, checked_path, resolve_concurrency
 from .batch_results import BatchResults
 from .calls import Call
@@ -24,6 +25,7 @@ from .default_backend import as_backend, get_default_backend
 from .errors import InvalidProgramError
 from .journal.identity import ItemKeys, JournalIdentity
 from .journal.journal import JournalSpec
+from .prefix import compute_prefix
 from .program_body import Body, ProgramBody
 from .run_context import RunContext
 from .run_events import EventFeed, RunEnded, RunEvent
@@ -31,7 +33,8 @@ from .run_options import RunOptions, split_arguments
 from .scope import Scope
 from .state import ProgramState
 
-Item = Mapping[str, Any] | tuple[Any, ...]
+if TYPE_CHECKING:
+    from .default_backend import BackendLike
 
 
 class Program:
@@ -66,6 +69,11 @@ class Program:
             if name not in self._body.signature.parameters:
                 raise InvalidProgramError(f"cannot bind {name!r}: {self.name} takes {self._body.parameter_names}")
         return Program(self._body.function, {**self._bound, **arguments})
+
+    def cache(self, backend: BackendLike | None = None) -> int:
+        """Compute ahead what all runs begin with, and return the number of its tokens; see `compute_prefix`. Hardly
+        ever needed: what runs share is computed once in any case."""
+        return compute_prefix(self._body, self._bound, _backend_of(RunOptions(backend=backend)))
 
     # One run
 
@@ -268,7 +276,7 @@ class Program:
                 f"{method} takes arguments of {self.name} from the items, or from bind: {sorted(own)}"
             )
         path = checked_path(journal)
-        checked = [_checked_item(idx, item) for idx, item in enumerate(_listed(items))]
+        checked = [checked_item(idx, item) for idx, item in enumerate(listed(items))]
         if not checked:
             return BatchRun(self.name, [], batch_options)
         options = replace(options, backend=_backend_of(options))
@@ -356,11 +364,16 @@ def function(body: Body) -> Program: ...
 
 
 @overload
-def function(body: None = None) -> Callable[[Body], Program]: ...
+def function(body: None = None, *, num_api_spec_tokens: int | None = None) -> Callable[[Body], Program]: ...
 
 
-def function(body: Body | None = None) -> Program | Callable[[Body], Program]:
+def function(
+    body: Body | None = None, *, num_api_spec_tokens: int | None = None
+) -> Program | Callable[[Body], Program]:
     """Decorator, with or without parentheses, that makes a Program of a function whose first parameter is the state.
+
+    `num_api_spec_tokens` lets SGLang generate ahead where every call costs its whole prompt again. It is taken and
+    plays no part: a call here goes on from the cache, so there is nothing to save.
 
     Raises:
         InvalidProgramError: the function takes no state, or is a generator function.
@@ -376,20 +389,3 @@ def _finished(scope: Scope, error: BaseException | None, options: RunOptions) ->
 
 def _backend_of(options: RunOptions) -> Backend:
     return get_default_backend() if options.backend is None else as_backend(options.backend)
-
-
-def _listed(items: Iterable[Item]) -> list[Item]:
-    if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
-        raise InvalidProgramError(f"run_batch takes a list of dicts or tuples, one per run, not {type(items).__name__}")
-    return list(items)
-
-
-def _checked_item(idx: int, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    if isinstance(item, Mapping):
-        return (), item
-    if isinstance(item, tuple):
-        return item, {}
-    raise InvalidProgramError(
-        f"item {idx} of run_batch is {item!r}; give a dict of the program's arguments or a tuple of them, "
-        "such as {'question': ...}"
-    )

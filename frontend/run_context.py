@@ -13,6 +13,7 @@ from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramRef
 from .calls import Call, CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
+from .logprob_arguments import PROMPT_START, sampling_fields
 from .params_cache import params_of
 
 if TYPE_CHECKING:
@@ -93,7 +94,12 @@ class RunContext:
         Raises:
             InvalidSamplingParamsError: they contradict each other.
         """
-        return params_of({**self._sampling, **options})
+        return params_of(sampling_fields({**self._sampling, **options}))
+
+    def prompt_logprobs_start(self, options: Mapping[str, Any]) -> int:
+        """The first token of a prompt whose logprob is wanted, where any are."""
+        start: int = {**self._sampling, **options}.get(PROMPT_START, 0)
+        return start
 
     def begin_body(self, arguments: Mapping[str, object]) -> None:
         """The body runs from now on, with these arguments after the state."""

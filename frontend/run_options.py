@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .errors import InvalidProgramError
+from .logprob_arguments import LOGPROB_ARGUMENTS, take_logprob_options
 
 if TYPE_CHECKING:
     from .default_backend import BackendLike
@@ -84,9 +85,11 @@ def split_arguments(
         canonical = _ALIASES.get(name, name)
         if name in signature.parameters:
             own[name] = value
-        elif canonical in SAMPLING_OPTIONS:
+        elif canonical in SAMPLING_OPTIONS or name in LOGPROB_ARGUMENTS:
             if value is not None:
                 sampling[canonical] = value
+        elif name == "use_thread" and method in ("run", "stream"):
+            _check_use_thread(value)
         elif name in METHOD_OPTIONS[method]:
             options[name] = value
         elif name in _REFUSED.get(method, {}):
@@ -100,7 +103,14 @@ def split_arguments(
     on_error = options.get("on_error", "raise")
     if on_error not in ("raise", "return"):
         raise InvalidProgramError(f"on_error={on_error!r} is not allowed: use 'raise' or 'return'")
+    sampling.update(take_logprob_options(sampling))
     return own, RunOptions(**options, sampling=sampling)
+
+
+def _check_use_thread(value: object) -> None:
+    """SGLang asks whether a state gets a thread. None needs one here: the body runs in the caller's, calls in none."""
+    if not isinstance(value, bool):
+        raise InvalidProgramError(f"use_thread={value!r} is not allowed: it must be True or False")
 
 
 def _unknown_argument(

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
-from .calls import Call, CallKind, CallRecord, Failure
+from ..plain_numbers import plain_number
+from ..sampling_params import SamplingParams
+from .bound_values import Constant, Reasoning, TextSpan
+from .calls import Call, CallKind, CallRecord, Failure, call_site
 from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
-from .interpreter import ForkOp, Interpreter, Operation
+from .handle import Handle
+from .interpreter import Interpreter
+from .operations import AppendBranches, Contribute, Contribution, ForkOp, Operation, SpanBegin, SpanEnd
 from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
+from .reasoning import REASONING_SUFFIX
 from .run_context import RunContext
 from .values import Joined, OnError, Value
 
@@ -44,6 +51,7 @@ class Scope:
         self._role: str | None = None
         self._has_messages = False
         self._has_content = False
+        self._num_role_marks = 0
         self._last_call_id: int | None = None
         self._branch: tuple[int, ...] = ()
         run.when_body_over(self._notify)
@@ -82,12 +90,11 @@ class Scope:
         params = [self.run.sampling_params(part.options) if isinstance(part, Gen) else None for part in parts]
         self._role, self._has_messages = role, has_messages
         self._has_content = self._has_content or bool(parts)
+        self._num_role_marks += sum(isinstance(part, RoleBegin | RoleEnd) for part in parts)
         operations: list[Operation] = []
         for part, sampling_params in zip(parts, params, strict=True):
             if isinstance(part, Gen):
-                record = self._record("gen", part.name)
-                record.sampling_params = sampling_params
-                operations.append(self._bind_call(Call(record, value_type=part.value_type, is_healed=part.is_healed)))
+                operations.append(self._gen_call(part, sampling_params))
             elif isinstance(part, Select):
                 record = self._record("select", part.name)
                 record.choices = part.choices
@@ -99,6 +106,20 @@ class Scope:
                 assert isinstance(part, RoleBegin | RoleEnd | History), part
                 operations.append(part)
         self.interpreter.add(operations)
+
+    def _gen_call(self, gen: Gen, sampling_params: SamplingParams | None) -> Call:
+        record = self._record("gen", gen.name)
+        record.sampling_params = sampling_params
+        call = Call(
+            record,
+            value_type=gen.value_type,
+            is_healed=gen.is_healed,
+            reasoning=gen.reasoning,
+            prompt_logprobs_start=self.run.prompt_logprobs_start(gen.options),
+        )
+        if gen.name is not None and gen.reasoning is not None:
+            self.bind({gen.name + REASONING_SUFFIX: Reasoning(call, gen.reasoning)})
+        return self._bind_call(call)
 
     def _record(self, kind: CallKind, name: str | None = None) -> CallRecord:
         parent_ids = () if self._last_call_id is None else (self._last_call_id,)
@@ -121,6 +142,44 @@ class Scope:
             self._variables.update(values)
             self._announce_bound()
 
+    def compute(self) -> int:
+        """Have all the text so far computed, so that the cache holds it. Blocks.
+
+        Returns:
+            The number of its tokens; 0 without any.
+
+        Raises:
+            GenerationError: the backend failed.
+        """
+        if not self.interpreter.text_so_far():
+            self.interpreter.raise_failure()
+            return 0
+        record = self._record("gen")
+        record.sampling_params = SamplingParams(max_tokens=1, temperature=0.0)
+        call = Call(record)
+        self.interpreter.add([call])
+        return call.metas()[0].num_prompt_tokens
+
+    def set(self, name: str, value: object) -> None:
+        """Bind a name to a value that is there."""
+        self.bind({_checked_name(name): Constant(name, value)})
+
+    def begin_span(self, name: str) -> TextSpan:
+        """From here on, what is added belongs to the text that `end_span` will bind."""
+        span = TextSpan(_checked_name(name), call_site())
+        self.interpreter.add([SpanBegin(span)])
+        return span
+
+    def end_span(self, name: str, span: TextSpan) -> None:
+        """Bind the name to the text that was added since the span began."""
+        self.interpreter.add([SpanEnd(span)])
+        self.bind({name: span})
+
+    @property
+    def role(self) -> str | None:
+        """Of the open message."""
+        return self._role
+
     # Branches
 
     def fork(self, size: int) -> list[Scope]:
@@ -129,6 +188,7 @@ class Scope:
         Raises:
             InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep.
         """
+        size = cast(int, plain_number(size))
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BRANCHES:
             raise InvalidProgramError(
                 f"fork({size!r}) is not allowed: give a number of branches from 1 to {MAX_BRANCHES}"
@@ -151,6 +211,7 @@ class Scope:
         branch._role = self._role
         branch._has_messages = self._has_messages
         branch._has_content = self._has_content
+        branch._num_role_marks = self._num_role_marks
         branch._last_call_id = fork.call_id
         branch._branch = (*self._branch, idx)
         return branch
@@ -167,6 +228,26 @@ class Scope:
         joined = {name: Joined(name, items, on_error) for name, items in values.items()}
         self.bind(joined)
         return joined
+
+    def append_branches(self, branches: Sequence[Scope]) -> None:
+        """Append the text that each of the branches has added since it was forked, in their order. Does not block.
+
+        Raises:
+            InvalidProgramError: a message was opened or closed since, here or there.
+        """
+        for idx, branch in enumerate(branches):
+            if branch._num_role_marks != self._num_role_marks:
+                raise InvalidProgramError(
+                    f"the text of branch {idx} cannot be appended: a message was opened or closed since the fork, and "
+                    "only the text of one message can be put together from branches"
+                )
+        handles = tuple(Handle[Contribution]() for _ in branches)
+        for branch, handle in zip(branches, handles, strict=True):
+            branch.interpreter.add([Contribute(handle)])
+        parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
+        record = self._record_after("join", parent_ids)
+        record.num_branches = len(branches)
+        self.interpreter.add([AppendBranches(handles, record.source)])
 
     # Reading
 
@@ -227,6 +308,12 @@ class Scope:
         self.interpreter.cancel(failure)
         for branch in list(self.branches):
             branch.cancel(reason, cause)
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidProgramError(f"the name {name!r} is not allowed: a name is a non-empty string")
+    return name
 
 
 def _between_messages(part: Gen | Select) -> InvalidProgramError:

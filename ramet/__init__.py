@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from .frontend.chat.tool_formats import ToolCall
     from .frontend.conversation import Conversation
     from .frontend.default_backend import get_default_backend, set_default_backend
+    from .frontend.choices import (
+        greedy_token_selection,
+        sum_logprobs,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from .frontend.default_backend import flush_cache, get_default_backend, get_server_info, set_default_backend
     from .frontend.errors import (
         ContextOverflowError,
         ForkError,
@@ -65,6 +72,8 @@ if TYPE_CHECKING:
     )
     from .frontend.program import Program, function
     from .frontend.run_events import CallEnded, CallStarted, RunEnded, TextPiece
+    from .frontend.separate_reasoning import separate_reasoning
+    from .frontend.sglang_surface import global_config, image, video
     from .frontend.state import ProgramState
     from .frontend.trace.cache_tree import CacheNode, CacheTree
     from .frontend.trace.files import save_traces
@@ -119,6 +128,8 @@ _MODULE_OF = {
     "BatchError": ".frontend.batch_results",
     "BatchResults": ".frontend.batch_results",
     "BatchSummary": ".frontend.batch_results",
+    "flush_cache": ".frontend.default_backend",
+    "get_server_info": ".frontend.default_backend",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
     "ContextOverflowError": ".frontend.errors",
@@ -157,6 +168,14 @@ _MODULE_OF = {
     "CacheNode": ".frontend.trace.cache_tree",
     "CacheTree": ".frontend.trace.cache_tree",
     "save_traces": ".frontend.trace.files",
+    "greedy_token_selection": ".frontend.choices",
+    "sum_logprobs": ".frontend.choices",
+    "token_length_normalized": ".frontend.choices",
+    "unconditional_likelihood_normalized": ".frontend.choices",
+    "separate_reasoning": ".frontend.separate_reasoning",
+    "global_config": ".frontend.sglang_surface",
+    "image": ".frontend.sglang_surface",
+    "video": ".frontend.sglang_surface",
     "CallTrace": ".frontend.trace.program_trace",
     "ErrorTrace": ".frontend.trace.program_trace",
     "ProgramTrace": ".frontend.trace.program_trace",
@@ -215,6 +234,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "BatchError",
     "BatchResults",
     "BatchSummary",
+    "flush_cache",
+    "get_server_info",
     "get_default_backend",
     "set_default_backend",
     "ContextOverflowError",
@@ -253,6 +274,14 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "CacheNode",
     "CacheTree",
     "save_traces",
+    "greedy_token_selection",
+    "sum_logprobs",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "separate_reasoning",
+    "global_config",
+    "image",
+    "video",
     "CallTrace",
     "ErrorTrace",
     "ProgramTrace",

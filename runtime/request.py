@@ -10,6 +10,7 @@ from typing import TypedDict
 from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
 from .grammar.interface import Grammar
+from .stop_regex import StopRegex
 
 
 class RequestFields(TypedDict, total=False):
@@ -49,6 +50,7 @@ class Request:
             may begin again, so that one of its tokens can span the boundary. 0 keeps the prompt as it is.
         label: what it is called where people look, such as the variable of a program that it is for; see `LLM.trace`.
         grammar: the compiled constraint of sampling_params; set where the request is submitted.
+        stop_regexes: the compiled ones of sampling_params; set where the request is submitted.
         healed_text, num_healed_tokens: what was taken off the end of the prompt and is part of the grammar instead.
     """
 
@@ -67,6 +69,7 @@ class Request:
     num_healable_tokens: int = 0
     label: str | None = field(default=None, compare=False)
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
+    stop_regexes: tuple[StopRegex, ...] = field(default=(), compare=False, repr=False)
     healed_text: str = ""
     num_healed_tokens: int = 0
 

@@ -12,7 +12,7 @@ from ...runtime.chat_template import TextSegment as RuntimeSegment
 from ...runtime.config import default_model
 from ...runtime.engine_loop import RequestHandle
 from ...runtime.llm import LLM
-from ...runtime.outputs import CompletionOutput, OutputChunk, RequestOutput
+from ...runtime.outputs import CompletionOutput, OutputChunk, RequestOutput, TokenLogprobs
 from ...runtime.request import Request
 from ...sampling_params import SamplingParams
 from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
@@ -83,6 +83,7 @@ class LocalBackend:
             shared_prefix_len=call.shared_prefix_len,
             num_healable_tokens=call.num_healable_tokens,
             label=call.name,
+            prompt_logprobs_start=call.prompt_logprobs_start,
         )
         (handle,) = self._submit([request])
         generation = LocalGeneration(handle)
@@ -258,7 +259,17 @@ def _generate_result(output: RequestOutput) -> GenerateResult:
         num_cached_tokens=output.num_cached_tokens,
         first_token_s=output.metrics.time_to_first_token,
         num_healed_tokens=output.num_healed_tokens,
+        prompt_logprobs=_prompt_logprobs(output),
         queued_s=output.metrics.time_to_schedule,
+    )
+
+
+def _prompt_logprobs(output: RequestOutput) -> tuple[TokenLogprob | None, ...] | None:
+    if output.prompt_logprobs is None:
+        return None
+    return tuple(
+        None if entry is None else _token_logprob(token_id, entry)
+        for token_id, entry in zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
     )
 
 
@@ -281,8 +292,14 @@ def _token_logprobs(completion: CompletionOutput) -> tuple[TokenLogprob, ...] | 
     if completion.logprobs is None:
         return None
     return tuple(
-        TokenLogprob(token_id, entry[token_id].logprob, tuple((other, item.logprob) for other, item in entry.items()))
+        _token_logprob(token_id, entry)
         for token_id, entry in zip(completion.token_ids, completion.logprobs, strict=True)
+    )
+
+
+def _token_logprob(token_id: int, entry: TokenLogprobs) -> TokenLogprob:
+    return TokenLogprob(
+        token_id, entry[token_id].logprob, tuple((other, item.logprob) for other, item in entry.items())
     )
 
 

@@ -18,7 +18,7 @@ from ..generation import GenerateResult, Generation
 from ..handle import Handle
 from .mock_chat import CHAT_TOKENS, chat_text, role_begin, role_end
 from .mock_constraint import check_reply, default_reply
-from .mock_reply import samples_of, tokenise
+from .mock_reply import prompt_logprobs_of, samples_of, tokenise
 from .mock_tokenizer import MockTokenizer
 
 Reply = str | BaseException
@@ -240,7 +240,13 @@ class MockBackend:
             self._remember((*prompt, *samples[0].kept_token_ids))
         num_cached_tokens = min(request.num_cached_tokens, len(prompt) - 1)
         generation.finish(
-            GenerateResult(samples, len(prompt), num_cached_tokens, num_healed_tokens=reply.num_healed_tokens)
+            GenerateResult(
+                samples,
+                len(prompt),
+                num_cached_tokens,
+                num_healed_tokens=reply.num_healed_tokens,
+                prompt_logprobs=prompt_logprobs_of(call, prompt),
+            )
         )
 
     def _reply(self, call: GenerateCall, prompt: str) -> str:

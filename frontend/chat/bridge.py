@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..backend import Backend, Message, TextSegment
 from ..continuation import History
 from ..errors import InvalidProgramError
-from ..interpreter import Snapshot
+from ..operations import Snapshot
 from .history import Entry, Prompt, Spelling
 
 

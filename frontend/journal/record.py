@@ -68,7 +68,10 @@ def _reference(value: Value) -> Any:
         return value.record.call_id
     if isinstance(value, Joined):
         return {"joined": [_reference(item) for item in value.values], "on_error": value.on_error}
-    return {"value": plain_data(value.get())}
+    try:
+        return {"value": plain_data(value.get())}
+    except ProgramError as error:
+        return {"error": _error_of(error)}
 
 
 def _calls_with_values(values: Iterable[Value]) -> Iterator[Call]:

@@ -10,7 +10,7 @@ from ...sampling_params import InvalidSamplingParamsError, SamplingParams
 from ..backend import TextSegment
 from ..calls import Call, CallMeta, CallRecord, Failure, ParseFailure
 from ..errors import GenerationError, ProgramCancelledError, ProgramError, UnparsedTextError
-from ..interpreter import Snapshot
+from ..operations import Snapshot
 from ..scope import Scope
 from ..token_log import TokenLog
 from ..trace.program_trace import CallTrace, ProgramTrace
@@ -26,7 +26,7 @@ class JournaledError(RuntimeError):
 
 
 class KnownValue:
-    """A value that is there and belongs to no call."""
+    """A value that is there, or a Failure, and belongs to no call."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -42,13 +42,16 @@ class KnownValue:
         callback()
 
     def get(self, timeout: float | None = None) -> object:
+        """Raises what it failed with."""
+        if isinstance(self._value, Failure):
+            raise self._value.to_error()
         return self._value
 
     def metas(self, timeout: float | None = None) -> list[CallMeta]:
         return []
 
     def chunks(self, timeout: float | None = None) -> Iterator[str]:
-        yield str(self._value)
+        yield str(self.get())
 
 
 def restored_scope(record: Mapping[str, Any], new_scope: Callable[[], Scope]) -> Scope:
@@ -147,7 +150,8 @@ def _value(name: str, reference: Any, calls: Mapping[int, Call]) -> Value:
     if "joined" in reference:
         values = [_value(name, item, calls) for item in reference["joined"]]
         return Joined(name, values, reference["on_error"])
-    return KnownValue(reference["value"])
+    failure = _failure(reference.get("error"))
+    return KnownValue(reference["value"] if failure is None else failure)
 
 
 def _failure(error: Mapping[str, Any] | None) -> Failure | None:
