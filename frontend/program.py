@@ -26,7 +26,7 @@ from .journal.identity import ItemKeys, JournalIdentity
 from .journal.journal import JournalSpec
 from .program_body import Body, ProgramBody
 from .run_context import RunContext
-from .run_events import EventFeed, ProgramEnded, RunEvent
+from .run_events import EventFeed, RunEnded, RunEvent
 from .run_options import RunOptions, split_arguments
 from .scope import Scope
 from .state import ProgramState
@@ -123,7 +123,7 @@ class Program:
     def astream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[RunEvent, None]:
         """`async for event in program.astream(...)`: run the program and yield what its calls give, as it comes.
 
-        Yields CallStarted, TextPiece and CallEnded for every gen and select, at last ProgramEnded; then raises what the
+        Yields CallStarted, TextPiece and CallEnded for every gen and select, at last RunEnded; then raises what the
         body raised, unless on_error="return". The program starts with the iteration. Leaving the iteration cancels it:
         at once with `contextlib.aclosing`, else when the generator is garbage.
 
@@ -145,7 +145,7 @@ class Program:
                 for event in feed.take():
                     yield event
             error = task.result()
-            yield ProgramEnded(ProgramState(scope), scope.return_value, ProgramState(scope).error())
+            yield RunEnded(ProgramState(scope), scope.return_value, ProgramState(scope).error())
         finally:
             if not task.done():
                 task.cancel()

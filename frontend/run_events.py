@@ -67,7 +67,7 @@ class CallEnded(CallEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramEnded:
+class RunEnded:
     """The body and all its calls have ended. The last event.
 
     Attributes:
@@ -81,7 +81,7 @@ class ProgramEnded:
     error: ProgramError | None
 
 
-RunEvent = CallStarted | TextPiece | CallEnded | ProgramEnded
+RunEvent = CallStarted | TextPiece | CallEnded | RunEnded
 
 
 class EventFeed:

@@ -19,8 +19,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .frontend.async_state import AsyncProgramState
     from .frontend.backends.local import BackendClosedError, LocalBackend
     from .frontend.backends.mock import MockBackend
+    from .frontend.batch_results import BatchError, BatchResults, BatchSummary
     from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.errors import (
         ForkError,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         UnparsedTextError,
     )
     from .frontend.fork import ForkGroup
+    from .frontend.journal.restore import JournaledError
     from .frontend.primitives import (
         assistant,
         assistant_begin,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         user_end,
     )
     from .frontend.program import Program, function
+    from .frontend.run_events import CallEnded, CallStarted, RunEnded, TextPiece
     from .frontend.state import ProgramState
     from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
     from .frontend.trace.trace_json import ProgramTraceFormatError
@@ -79,9 +83,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "AsyncProgramState": ".frontend.async_state",
     "LocalBackend": ".frontend.backends.local",
     "BackendClosedError": ".frontend.backends.local",
     "MockBackend": ".frontend.backends.mock",
+    "BatchError": ".frontend.batch_results",
+    "BatchResults": ".frontend.batch_results",
+    "BatchSummary": ".frontend.batch_results",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
     "ForkError": ".frontend.errors",
@@ -93,6 +101,7 @@ _MODULE_OF = {
     "UnknownVariableError": ".frontend.errors",
     "UnparsedTextError": ".frontend.errors",
     "ForkGroup": ".frontend.fork",
+    "JournaledError": ".frontend.journal.restore",
     "assistant": ".frontend.primitives",
     "assistant_begin": ".frontend.primitives",
     "assistant_end": ".frontend.primitives",
@@ -108,6 +117,10 @@ _MODULE_OF = {
     "user_end": ".frontend.primitives",
     "Program": ".frontend.program",
     "function": ".frontend.program",
+    "CallEnded": ".frontend.run_events",
+    "CallStarted": ".frontend.run_events",
+    "RunEnded": ".frontend.run_events",
+    "TextPiece": ".frontend.run_events",
     "ProgramState": ".frontend.state",
     "CallTrace": ".frontend.trace.program_trace",
     "ErrorTrace": ".frontend.trace.program_trace",
@@ -142,9 +155,13 @@ _MODULE_OF = {
 }
 
 __all__ = [  # noqa: RUF022 (in the order of the table above)
+    "AsyncProgramState",
     "LocalBackend",
     "BackendClosedError",
     "MockBackend",
+    "BatchError",
+    "BatchResults",
+    "BatchSummary",
     "get_default_backend",
     "set_default_backend",
     "ForkError",
@@ -156,6 +173,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "UnknownVariableError",
     "UnparsedTextError",
     "ForkGroup",
+    "JournaledError",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -171,6 +189,10 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "user_end",
     "Program",
     "function",
+    "CallEnded",
+    "CallStarted",
+    "RunEnded",
+    "TextPiece",
     "ProgramState",
     "CallTrace",
     "ErrorTrace",

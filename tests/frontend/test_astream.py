@@ -17,7 +17,7 @@ from ramet.frontend.backends.mock import MockBackend
 from ramet.frontend.errors import GenerationError, InvalidProgramError, ProgramError
 from ramet.frontend.primitives import gen, select
 from ramet.frontend.program import Program, function
-from ramet.frontend.run_events import CallEnded, CallEvent, CallStarted, ProgramEnded, RunEvent, TextPiece
+from ramet.frontend.run_events import CallEnded, CallEvent, CallStarted, RunEnded, RunEvent, TextPiece
 from ramet.frontend.state import ProgramState
 
 
@@ -49,7 +49,7 @@ async def events_of(program: Program, **options: Any) -> list[RunEvent]:
 
 def check_order(events: Sequence[RunEvent]) -> None:
     """Each call: a start, pieces that are its text, one end; the program's end is last."""
-    assert isinstance(events[-1], ProgramEnded)
+    assert isinstance(events[-1], RunEnded)
     by_call: dict[int, list[CallEvent]] = {}
     for event in events[:-1]:
         assert isinstance(event, CallEvent)
@@ -82,7 +82,7 @@ def test_every_call_has_its_events(program: Program, mode: Any) -> None:
     if mode == "background":
         assert [event.text for event in events if isinstance(event, TextPiece) and event.name == "x"] == list("hello")
     last = events[-1]
-    assert isinstance(last, ProgramEnded)
+    assert isinstance(last, RunEnded)
     assert last.return_value == "returned"
     assert last.error is None
     assert last.state["z"] == ["hello", "hello"]
@@ -136,7 +136,7 @@ def test_failures_are_told_call_by_call(program: Program) -> None:
     assert second.error is not None
     assert not [event for event in events if isinstance(event, CallStarted) and event.call_id == second.call_id]
     last = events[-1]
-    assert isinstance(last, ProgramEnded)
+    assert isinstance(last, RunEnded)
     assert isinstance(last.error, ProgramError)
 
 
@@ -155,7 +155,7 @@ def test_what_the_body_raises_is_raised_after_the_last_event() -> None:
 
     with pytest.raises(LookupError, match="mine"):
         asyncio.run(main())
-    assert isinstance(seen[-1], ProgramEnded)
+    assert isinstance(seen[-1], RunEnded)
     assert isinstance(seen[-1].error, ProgramError)
 
 
