@@ -19,7 +19,7 @@ from .errors import ProgramCancelledError
 from .journal.identity import ItemKey
 from .journal.journal import BatchJournal, JournalSpec, open_journal
 from .journal.plain_data import NotPlainDataError
-from .loop_thread import LoopThread
+from .loop_thread import HEARTBEAT_S, LoopThread
 from .progress import Progress
 from .scope import Scope
 from .state import ProgramState
@@ -81,6 +81,7 @@ class BatchRun:
             CancelledError: the task was cancelled.
         """
         journal: BatchJournal | None = None
+        heartbeat = asyncio.create_task(_wake_now_and_then())
         try:
             if self._journal is not None:
                 keys = [item.key for item in self._items if item.key is not None]
@@ -88,6 +89,7 @@ class BatchRun:
                 self._restore(journal)
             await self._run_missing(journal)
         finally:
+            heartbeat.cancel()
             if journal is not None:
                 journal.close()
             if self._progress is not None:
@@ -201,6 +203,12 @@ class BatchRun:
         error = BatchError(f"the batch of {self._name!r} was ended: {reason}", self.results(), idx)
         error.__cause__ = cause
         return error
+
+
+async def _wake_now_and_then() -> None:
+    """An interrupt that comes just as the loop goes to sleep is noticed when it wakes."""
+    while True:
+        await asyncio.sleep(HEARTBEAT_S)
 
 
 def run_batch(batch: BatchRun, name: str) -> BatchResults:

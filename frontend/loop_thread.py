@@ -10,6 +10,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+HEARTBEAT_S = 1.0
+"""A thread that waits looks up this often: it may not have noticed an interrupt that came just as it began to wait."""
+
 T = TypeVar("T")
 
 
@@ -57,9 +60,13 @@ class LoopThread(Generic[T]):
 
     def result(self) -> T:
         """What the coroutine returned or raised; blocks. If the wait is interrupted, the coroutine is cancelled."""
-        try:
-            return self._outcome.result()
-        except BaseException:
-            if not self._outcome.done():
-                self.cancel()
-            raise
+        while True:
+            try:
+                return self._outcome.result(HEARTBEAT_S)
+            except TimeoutError:
+                if self._outcome.done():
+                    raise
+            except BaseException:
+                if not self._outcome.done():
+                    self.cancel()
+                raise

@@ -240,6 +240,26 @@ def test_progress_rewrites_one_line_on_a_terminal() -> None:
     assert terminal.getvalue() == "\r" + line + "\r" + last.ljust(len(line)) + "\n"
 
 
+@pytest.mark.parametrize("environment", [{"CI": "true"}, {"TERM": "dumb"}])
+def test_progress_writes_plain_lines_where_a_terminal_keeps_them(environment: dict[str, str]) -> None:
+    clock, terminal = FakeClock(), Terminal()
+    progress = Progress("answer", 2, terminal, clock, environment)
+    add_item(progress)
+    progress.close()
+    assert terminal.getvalue().endswith(" items/s, 20000000000 tokens/s, 75 % cached, 0:00 left\n")
+    assert "\r" not in terminal.getvalue()
+
+
+def test_progress_counts_what_came_from_a_journal_apart() -> None:
+    clock = FakeClock()
+    progress = Progress("answer", 10, io.StringIO(), clock, {})
+    for is_resumed in (True, True, True, False, False):
+        progress.add(ItemTotals(not is_resumed, 100, 50, 10), is_resumed=is_resumed)
+    clock.now = 2.0
+    line = "answer: 5/10 (3 from the journal), 2 failed, 1.0 items/s, 10 tokens/s, 50 % cached, 0:05 left"
+    assert progress.line() == line
+
+
 def test_progress_writes_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     clock, stream = FakeClock(), io.StringIO()
     progress = Progress("answer", 7200, stream, clock)
