@@ -164,7 +164,8 @@ def main() -> None:
         per_call = cost.cpu_s / num_calls * 1e6
         own = (cost.cpu_s - bare.cpu_s) / num_calls * 1e6
         ratio, rate = cost.cpu_s / bare.cpu_s, num_calls / cost.wall_s
-        print(f"| {name} | {per_call:.0f} | {own:.0f} | {ratio:.1f} | {rate:,.0f} | {cost.num_threads} |")
+        num_threads = costs[name][0].num_threads  # later rounds find the threads of other rows
+        print(f"| {name} | {per_call:.0f} | {own:.0f} | {ratio:.1f} | {rate:,.0f} | {num_threads} |")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .frontend.chat.reply import PendingReply, Reply
     from .frontend.chat.tool_formats import ToolCall
     from .frontend.conversation import Conversation
-    from .frontend.default_backend import get_default_backend, set_default_backend
     from .frontend.choices import (
         greedy_token_selection,
         sum_logprobs,
