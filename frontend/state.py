@@ -16,8 +16,8 @@ from .async_reads import text_pieces
 from .backend import Message
 from .calls import CallMeta
 from .errors import InvalidProgramError, ProgramError
-from .operations import Snapshot
 from .meta_info import MetaInfo, meta_info_of
+from .operations import Snapshot
 from .scope import Scope
 from .values import Joined, Value
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
+    from .frontend.conversation import Conversation
     from .frontend.default_backend import flush_cache, get_default_backend, get_server_info, set_default_backend
     from .frontend.errors import (
         ContextOverflowError,

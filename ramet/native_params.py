@@ -33,6 +33,7 @@ NATIVE_NAMES: Mapping[str, str] = {
             "frequency_penalty",
             "stop",
             "stop_token_ids",
+            "stop_regex",
             "ignore_eos",
             "logit_bias",
             "skip_special_tokens",

@@ -16,7 +16,7 @@ _ADVICE: Mapping[str, str] = {
     "json_whitespace": "the API decides on it",
     "stop_token_ids": "use stop strings",
     "n": "use s.fork(n), with one gen in each branch",
-    "prompt_logprobs": "no program reads them",
+    "prompt_logprobs": "give no return_logprob with a logprob_start_len",
 }
 
 
