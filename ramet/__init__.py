@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .frontend.chat.overflow import Overflow
     from .frontend.chat.reply import PendingReply, Reply
     from .frontend.chat.tool_formats import ToolCall
-    from .frontend.conversation import Conversation
     from .frontend.choices import (
         greedy_token_selection,
         sum_logprobs,
