@@ -40,6 +40,7 @@ from .block_pool import BlockPool, BlockState
 from .block_table import BlockCopy, BlockTable
 from .errors import CacheUsageError, InvariantViolation
 from .eviction import EVICTION_POLICIES, EvictionPolicy
+from .expectations import Expectation
 from .node import PartialLeaf, RadixNode
 from .prefix_cache import PrefixCache
 from .prefix_match import PrefixMatch
@@ -58,6 +59,7 @@ __all__ = [
     "CacheStats",
     "CacheUsageError",
     "EvictionPolicy",
+    "Expectation",
     "InvariantViolation",
     "PartialLeaf",
     "PrefixCache",
