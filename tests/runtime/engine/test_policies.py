@@ -171,7 +171,7 @@ def hostile_stream(policy: str, warm: list[int]) -> dict[str, object]:
         "routing-key": {"prompt": [5], "routing_key": "hot"},
         "random": {"prompt": [5]},
         "fcfs": {"prompt": [5]},
-        "program": {"prompt": [5]},
+        "program": {"prompt": warm},
     }[policy]
 
 
@@ -182,7 +182,7 @@ MOST_OVERTAKINGS = {
     "routing-key": 2,
     "random": WINDOW,
     "fcfs": 0,
-    "program": 161 // program.AGING_TOKENS + 1,
+    "program": (2 * program.LEVEL_TOKENS + 160) // program.AGING_TOKENS + 1,
 }
 
 
@@ -193,6 +193,8 @@ def test_nobody_is_starved_by_an_endless_stream(make_engine, request_of, run, po
     warm = tokens(1, 160)
     engine.add_request(replace(request_of("warm", warm, max_tokens=1), program=RequestProgram("served")))
     run(engine)
+    for record in engine.scheduler.programs._records.values():
+        record.branches[()].num_served_tokens = 2 * program.FIRST_LEVEL_TOKENS  # is on level 2 with its next call
     engine.add_request(
         replace(request_of("always", [3], max_tokens=3_000, ignore_eos=True, stop_token_ids=()), routing_key="hot")
     )

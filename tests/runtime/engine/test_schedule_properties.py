@@ -15,7 +15,7 @@ from ramet.runtime.policies.dfs_weight import MAX_OVERTAKEN
 from ramet.runtime.policies.lof import AGING_TOKENS as LOF_AGING
 from ramet.runtime.policies.lpm import AGING_TOKENS as LPM_AGING
 from ramet.runtime.policies.program import AGING_TOKENS as PROGRAM_AGING
-from ramet.runtime.policies.program import MAX_SERVED_TOKENS
+from ramet.runtime.policies.program import LEVEL_TOKENS, MAX_LEVEL
 from ramet.runtime.policies.random_order import WINDOW
 from ramet.runtime.policies.registry import SCHEDULE_POLICIES
 from ramet.runtime.request_program import RequestProgram
@@ -30,7 +30,7 @@ OVERTAKINGS = {
     "dfs-weight": lambda engine, max_waiting: MAX_OVERTAKEN + max_waiting,
     "routing-key": lambda engine, max_waiting: engine.config.max_num_seqs + max_waiting,
     "random": lambda engine, max_waiting: WINDOW,
-    "program": lambda engine, max_waiting: MAX_SERVED_TOKENS // PROGRAM_AGING + max_waiting,
+    "program": lambda engine, max_waiting: (MAX_LEVEL + 1) * LEVEL_TOKENS // PROGRAM_AGING + max_waiting,
 }
 """How often a policy lets later arrivals be first at most, for a queue that was never longer than max_waiting."""
 
