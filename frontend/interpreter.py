@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from .backend import Message
+from .backend import Message, ProgramHint
 from .calls import Call, Failure, ParseFailure
 from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
@@ -42,7 +42,14 @@ class ForkOp:
     branches: tuple[Interpreter, ...]
 
 
-Operation = Text | RoleBegin | RoleEnd | Call | ForkOp
+@dataclass(frozen=True, slots=True)
+class HintOp:
+    """Tell the backend something, once all that was added before has run."""
+
+    hint: ProgramHint
+
+
+Operation = Text | RoleBegin | RoleEnd | Call | ForkOp | HintOp
 
 Phase = Literal["idle", "executing", "settled", "waiting"]
 
@@ -68,6 +75,8 @@ class Interpreter:
         self._role: str | None = None
         self._role_text: list[str] = []
         run.when_body_over(self._notify)
+        if is_branch:
+            run.begin_work()
 
     # What the program does
 
@@ -78,6 +87,7 @@ class Interpreter:
             if self._phase != "idle":
                 return
             self._phase = "executing"
+        self._run.begin_work()
         self._drain()
 
     def start(self, snapshot: Snapshot) -> None:
@@ -122,6 +132,12 @@ class Interpreter:
 
     def _is_idle(self) -> bool:
         return self._phase == "idle" and not self._queue
+
+    @property
+    def num_open_calls(self) -> int:
+        """How many calls that were added have not ended."""
+        with self._changed:
+            return sum(isinstance(operation, Call) for operation in self._queue) + (self._execution is not None)
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until everything added so far has run, well or not.
@@ -206,11 +222,13 @@ class Interpreter:
         `executing` may be here."""
         while True:
             with self._changed:
-                if not self._queue:
+                operation = self._queue.popleft() if self._queue else None
+                if operation is None:
                     self._phase = "idle"
                     self._changed.notify_all()
-                    return
-                operation = self._queue.popleft()
+            if operation is None:
+                self._run.end_work()
+                return
             execution = self._execute(operation)
             if execution is None:
                 continue
@@ -234,6 +252,9 @@ class Interpreter:
         """Run one operation; the execution if its outcome comes later."""
         if isinstance(operation, ForkOp):
             self._hand_over(operation)
+            return None
+        if isinstance(operation, HintOp):
+            self._run.hint(operation.hint)
             return None
         failure = self._failure or self._run.cancellation
         if failure is not None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
+from .backend import CallExpected, ProgramForked, ProgramJoined
 from .calls import Call, CallKind, CallRecord, Failure
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
-from .interpreter import ForkOp, Interpreter, Operation
+from .interpreter import ForkOp, HintOp, Interpreter, Operation
 from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
 from .run_context import RunContext
 from .values import Joined, OnError, Value
 
 MAX_BRANCHES = 4096
+MAX_CALLS_BEFORE = 1_000_000
 MAX_FORK_DEPTH = 64
 """Starting a branch of a branch takes stack; far fewer than this are in use anywhere."""
 
@@ -104,6 +106,20 @@ class Scope:
             self._variables.update(values)
             self._bound.notify_all()
 
+    def expect_call(self, num_calls_before: int | None) -> None:
+        """Tell the backend when the next call comes, once all that was added before has run.
+
+        Raises:
+            InvalidProgramError: the number is not an integer from 0 to a million, or None.
+        """
+        is_number = isinstance(num_calls_before, int) and not isinstance(num_calls_before, bool)
+        if num_calls_before is not None and not (is_number and 0 <= num_calls_before <= MAX_CALLS_BEFORE):
+            raise InvalidProgramError(
+                f"expect_call(after={num_calls_before!r}) is not allowed: give about how many other calls come before "
+                f"the next one of this state, from 0 to {MAX_CALLS_BEFORE}, or None if it makes no more"
+            )
+        self.interpreter.add([HintOp(CallExpected(self.run.run_id, self._branch, num_calls_before))])
+
     # Branches
 
     def fork(self, size: int) -> list[Scope]:
@@ -123,8 +139,9 @@ class Scope:
         record = self._record("fork")
         record.num_branches = size
         branches = [self._new_branch(len(self.branches) + idx, record) for idx in range(size)]
+        told = ProgramForked(self.run.run_id, self._branch, len(self.branches), size)
         self.branches.extend(branches)
-        self.interpreter.add([ForkOp(tuple(branch.interpreter for branch in branches))])
+        self.interpreter.add([HintOp(told), ForkOp(tuple(branch.interpreter for branch in branches))])
         return branches
 
     def _new_branch(self, idx: int, fork: CallRecord) -> Scope:
@@ -146,6 +163,9 @@ class Scope:
                     values.setdefault(name, []).append(value)
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
         self._record_after("join", parent_ids).num_branches = len(branches)
+        num_calls = max((branch.interpreter.num_open_calls for branch in branches), default=0)
+        paths = tuple(branch._branch for branch in branches)
+        self.interpreter.add([HintOp(ProgramJoined(self.run.run_id, self._branch, paths, num_calls))])
         joined = {name: Joined(name, items, on_error) for name, items in values.items()}
         self._bind(joined)
         return joined

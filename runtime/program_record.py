@@ -11,6 +11,9 @@ from .request_program import Path
 OPEN_STEPS = 64
 """Of a branch of which nothing is known but that its program goes on: it may call at any time."""
 
+JOINED_STEPS = 4096
+"""Of a branch that was joined: it may still call, but hardly any does."""
+
 
 @dataclass(eq=False, slots=True)
 class ProgramBranch:
@@ -22,6 +25,8 @@ class ProgramBranch:
         steps: how many calls come before its next one; None if there will be none.
         num_prompt_tokens: of its longest call. A state only grows: what is shorter is a question beside it.
         num_unstarted: announced branches of it that have made no call yet. They begin with its tokens.
+        is_started: it has made a call that ran.
+        is_joined: what it was forked for is done once its calls are.
         expectation: of its prefix, while it does not run.
     """
 
@@ -32,7 +37,13 @@ class ProgramBranch:
     num_prompt_tokens: int = 0
     num_unstarted: int = 0
     is_started: bool = False
+    is_joined: bool = False
     expectation: Expectation | None = None
+
+    def begin_call(self) -> None:
+        """It runs a call now; of the one after that nothing is known yet."""
+        self.is_started = True
+        self.steps = JOINED_STEPS if self.is_joined else OPEN_STEPS
 
     @property
     def steps_to_use(self) -> int | None:
@@ -42,7 +53,7 @@ class ProgramBranch:
 
 @dataclass(eq=False, slots=True)
 class ProgramRecord:
-    """A program that goes on."""
+    """A program that goes on; `is_ended` once it does not."""
 
     name: str
     branches: dict[Path, ProgramBranch] = field(default_factory=dict)

@@ -20,12 +20,9 @@ from collections.abc import Sequence as ListLike
 
 from ..radix.expectations import Expectation
 from ..radix.prefix_cache import PrefixCache
-from .program_record import OPEN_STEPS, ProgramBranch, ProgramRecord
+from .program_record import JOINED_STEPS, ProgramBranch, ProgramRecord
 from .request_program import Path
 from .sequence import Sequence
-
-JOINED_STEPS = 4096
-"""Of a branch that was joined: it may still call, but hardly any does."""
 
 MAX_PROGRAMS = 1 << 16
 """Of more than that, the one that has not called for longest is forgotten: its caller has not told of its end."""
@@ -67,9 +64,10 @@ class Programs:
         if record is None:
             return
         for joined_path in joined:
-            self._set_steps(record.branch(joined_path), JOINED_STEPS)
+            branch = record.branch(joined_path)
+            branch.is_joined = True
+            self._set_steps(branch, JOINED_STEPS)
         parent = record.branch(path)
-        parent.num_unstarted = 0
         self._set_steps(parent, num_calls_before)
 
     def expect(self, run_id: Hashable, path: Path, num_calls_before: int | None) -> None:
@@ -109,14 +107,13 @@ class Programs:
         if branch is None:
             return
         if not branch.is_started:
-            branch.is_started = True
             parent = branch.program.branches.get(branch.path[:-1])
             if branch.path and parent is not None and parent.num_unstarted:
                 parent.num_unstarted -= 1
                 self._refresh(parent)
         if _prompt_len(sequence) >= branch.num_prompt_tokens:
             branch.num_prompt_tokens = _prompt_len(sequence)
-            branch.steps = OPEN_STEPS
+            branch.begin_call()
             self._drop(branch)
 
     def on_preemption(self, sequence: Sequence) -> Expectation | None:

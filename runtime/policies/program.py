@@ -22,9 +22,9 @@ class LeastAttainedService:
     and forgets the cache. So there are levels, each of twice as many tokens as the one before; and in a level the
     longest prefix match comes first.
 
-    Bound: each time a later arrival is admitted first counts as AGING_TOKENS more that are cached. So once a sequence was
-    overtaken `(MAX_LEVEL + 1) * LEVEL_TOKENS / AGING_TOKENS` times, nobody who arrives from then on overtakes it; at
-    most that often, and once by each that waits at that moment.
+    Bound: each time a later arrival is admitted first counts as AGING_TOKENS more that are cached. So once a sequence
+    was overtaken `(MAX_LEVEL + 1) * LEVEL_TOKENS / AGING_TOKENS` times, nobody who arrives from then on overtakes it:
+    at most that often, and once by each that waits at that moment.
     """
 
     name = "program"
