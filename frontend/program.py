@@ -12,13 +12,15 @@ from typing import Any, overload
 
 from .backend import Backend
 from .batch import BatchItem, BatchOptions, run_batch
-from .default_backend import as_backend, get_default_backend
+from .default_backend import as_backend, default_backend_if_set, get_default_backend
 from .errors import InvalidProgramError, raised_message
 from .primitives import Expression
+from .program_graph import ProgramGraph
 from .run_context import RunContext
 from .run_options import RunOptions, split_arguments
 from .scope import Scope
 from .state import ProgramState
+from .tracer import capture_program
 
 Body = Callable[..., object]
 Item = Mapping[str, Any] | tuple[Any, ...]
@@ -129,6 +131,34 @@ class Program:
         run_options = replace(run_options, backend=_backend_of(run_options))
         return run_batch(
             [self._batch_item(args, kwargs, run_options) for args, kwargs in checked], batch_options, name=self.name
+        )
+
+    def trace(self, *args: Any, **kwargs: Any) -> ProgramGraph:
+        """Capture the graph of calls ahead of a run: run the body once, with placeholders for what only a run can know.
+
+        The only way to have the body run without being run: nothing else calls it with values that are not meant. No
+        model is used. Arguments that are not given, and have no default, are placeholders too. Where the program reads
+        a value to decide what to do, the capture ends, and the graph says so.
+
+        Takes the arguments of `run`; of its options `backend` says whose template and tokenizer to use (that which was
+        set, if any), and the sampling defaults are shown with the calls.
+
+        Raises:
+            InvalidProgramError: arguments that fit neither the body nor the options.
+            InvalidSamplingParamsError: a sampling default is out of range.
+        """
+        own, options = split_arguments(self.name, self._signature, kwargs)
+        taken = list(self._signature.parameters)[1 : 1 + len(args)]
+        bound = {name: value for name, value in self._bound.items() if name not in taken}
+        backend = default_backend_if_set() if options.backend is None else as_backend(options.backend)
+        return capture_program(
+            self.name,
+            self._body,
+            self._signature,
+            args,
+            {**bound, **own},
+            backend=backend,
+            sampling=options.sampling,
         )
 
     def _batch_item(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: RunOptions) -> BatchItem:

@@ -13,6 +13,7 @@ from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramEnded, ProgramHint, ProgramRef
 from .calls import CallGraph, Failure
 from .errors import ProgramError, ReadTimeoutError, raised_message
+from .placeholder import CURRENT_CAPTURE
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ class RunContext:
         Raises:
             InvalidSamplingParamsError: one of them is out of range.
         """
+        capture = CURRENT_CAPTURE.get()
+        if capture is not None:
+            capture.stop(f"the program runs another one, {program_name!r}")
         self.program_name = program_name
         self.run_id = uuid.uuid4().hex
         self.backend = backend

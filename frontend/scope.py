@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from .backend import CallExpected, ProgramForked, ProgramJoined
 from .calls import Call, CallKind, CallRecord, Failure
@@ -31,11 +32,14 @@ class Scope:
         interpreter: runs the operations.
         branches: scopes forked from this one, in order.
         return_value: what the program's body returned.
+        interpreter_type: what the operations are run by.
     """
+
+    interpreter_type: ClassVar[type[Interpreter]] = Interpreter
 
     def __init__(self, run: RunContext, *, is_branch: bool = False) -> None:
         self.run = run
-        self.interpreter = Interpreter(run, is_branch=is_branch)
+        self.interpreter = self.interpreter_type(run, is_branch=is_branch)
         self.branches: list[Scope] = []
         self.return_value: object = None
         self._bound = threading.Condition()
@@ -145,7 +149,7 @@ class Scope:
         return branches
 
     def _new_branch(self, idx: int, fork: CallRecord) -> Scope:
-        branch = Scope(self.run, is_branch=True)
+        branch = type(self)(self.run, is_branch=True)
         branch._inherited = dict(self._variables)
         branch._variables = dict(self._variables)
         branch._role = self._role

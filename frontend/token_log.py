@@ -95,6 +95,11 @@ class TokenLog:
         return self._backend.encode(segments, at_start=is_start) if segments or is_start else []
 
     @property
+    def pending_segments(self) -> tuple[TextSegment, ...]:
+        """The text that is not tokenised yet."""
+        return tuple(self._pending)
+
+    @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 

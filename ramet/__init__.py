@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         user_end,
     )
     from .frontend.program import Program, function
+    from .frontend.program_graph import GraphNode, ProgramGraph
     from .frontend.state import ProgramState
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from .runtime.models.errors import ModelLoadError
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .runtime.request import Request
+    from .runtime.request_program import RequestProgram
     from .runtime.runner_spec import RunnerUnavailableError
     from .runtime.trace.jsonl import TraceFormatError
     from .runtime.trace.trace import Trace
@@ -106,6 +108,8 @@ _MODULE_OF = {
     "user_end": ".frontend.primitives",
     "Program": ".frontend.program",
     "function": ".frontend.program",
+    "GraphNode": ".frontend.program_graph",
+    "ProgramGraph": ".frontend.program_graph",
     "ProgramState": ".frontend.state",
     "ScoredChoice": ".runtime.choice_prompts",
     "EngineConfig": ".runtime.config",
@@ -121,6 +125,7 @@ _MODULE_OF = {
     "ChatTemplateError": ".runtime.chat_message",
     "EngineMetrics": ".runtime.metrics",
     "Request": ".runtime.request",
+    "RequestProgram": ".runtime.request_program",
     "RunnerUnavailableError": ".runtime.runner_spec",
     "CompletionOutput": ".runtime.outputs",
     "FinishReason": ".runtime.outputs",
@@ -165,6 +170,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "user_end",
     "Program",
     "function",
+    "GraphNode",
+    "ProgramGraph",
     "ProgramState",
     "ScoredChoice",
     "EngineConfig",
@@ -180,6 +187,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "ChatTemplateError",
     "EngineMetrics",
     "Request",
+    "RequestProgram",
     "RunnerUnavailableError",
     "CompletionOutput",
     "FinishReason",
