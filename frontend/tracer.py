@@ -63,10 +63,10 @@ def capture_program(
     capture = Capture(file)
     run = CaptureRun(name, CaptureBackend(backend), sampling, capture)
     arguments = _arguments(name, signature, args, kwargs, capture)
-    state = CaptureState(CaptureScope(run))
+    scope = CaptureScope(run)
     token = CURRENT_CAPTURE.set(capture)
     try:
-        body(state, *arguments.args[1:], **arguments.kwargs)
+        body(CaptureState(scope), *arguments.args[1:], **arguments.kwargs)
     except CaptureStopped:
         pass
     except Exception as error:
@@ -74,6 +74,8 @@ def capture_program(
     finally:
         CURRENT_CAPTURE.reset(token)
         run.end_body(None)
+    if capture.stopped is not None:  # any call may follow what is written until here
+        run.prompts += scope.texts()
     records = run.graph.records()
     prefix = run.constant_prefix()
     num_tokens = None if backend is None else len(backend.encode(prefix, at_start=True)) if prefix else 0
@@ -173,10 +175,15 @@ class CaptureRun(RunContext):
 class CaptureInterpreter(Interpreter):
     """Answers every call with a placeholder at once."""
 
+    @property
+    def written(self) -> Segments:
+        """All text, with marks: nothing is ever tokenised."""
+        return self._tokens.pending_segments
+
     def _submit(self, call: Call) -> Execution | None:
         run = self._run
         assert isinstance(run, CaptureRun)
-        run.prompts.append(self._tokens.pending_segments)
+        run.prompts.append(self.written)
         text = mark(str(call.record.call_id), call.record.name or call.record.kind)
         self._tokens.add_text(text)
         self._role_text.append(text)
@@ -194,6 +201,12 @@ class CaptureScope(Scope):
     def capture(self) -> Capture:
         assert isinstance(self.run, CaptureRun)
         return self.run.capture
+
+    def texts(self) -> list[Segments]:
+        """What is written in this state and in all its branches."""
+        assert isinstance(self.interpreter, CaptureInterpreter)
+        branches = [branch.texts() for branch in self.branches if isinstance(branch, CaptureScope)]
+        return [self.interpreter.written, *(text for texts in branches for text in texts)]
 
     def add(self, expression: Expression) -> None:
         self._check()

@@ -111,6 +111,20 @@ def test_branches_that_begin_alike_share_their_beginning() -> None:
     assert silent.trace(backend=MockBackend()).num_prefix_tokens == 0
 
 
+def test_what_may_follow_an_incomplete_graph_counts_for_the_prefix() -> None:
+    @function
+    def judges(s: ProgramState) -> None:
+        s += "Case: "
+        (branch,) = s.fork(1)
+        branch += "think " + gen("thought")
+        if branch["thought"] == "clear":
+            s += "done " + gen("verdict")
+
+    graph = judges.trace()
+    assert not graph.is_complete
+    assert graph.prefix_text == "Case: "
+
+
 def test_the_prefix_reaches_the_cache() -> None:
     backend = MockBackend()
     graph = triage.trace(backend=backend)
