@@ -5,15 +5,21 @@ this text is the state of an agent that waits for a tool, that one is about to b
 It says so with a number for a prefix: *steps*, about how many other calls come before the prefix is used again. (The
 idea is KVFlow's, arXiv 2507.07400.) The cache keeps the number where the prefix ends, and policies may order by it:
 
-      [system prompt] ---- [agent A so far]        expected in 2 steps
+      [system prompt] ---- [agent A so far]        in 2 steps
               |
-              +----------- [agent B so far]        expected in 0 steps
+              +----------- [agent B so far]        in 0 steps: goes last
               |
-              +----------- [agent C, ended]        nobody expects it: goes first
+              +----------- [agent C so far]        UNKNOWN: it goes on, nobody knows when
+              |
+              +----------- [agent D, ended]        NEVER: goes first
 
 Only the end of a prefix needs the number. What is before it has a continuation, and only pieces without continuations
 are evicted. When the piece at the end is evicted, the expectation moves on to the piece before, as a watch does. So
 placing, changing and dropping one costs no walk; an eviction costs a dict look-up where nothing is expected.
+
+What nobody has placed an expectation on is UNKNOWN too. Where the last one is retired, the piece becomes NEVER, until
+somebody uses it all the same; and so do those before it that nothing else continues. The system prompt above is shared:
+once its turn comes it is UNKNOWN.
 
 An expectation is a preference and no lock: when only expected pieces are left, they are evicted. And it is believed for
 a time only: once as many blocks were evicted as the whole cache holds MAX_TURNOVERS times, and nobody has come or
@@ -26,7 +32,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from .errors import CacheUsageError
-from .eviction import NEVER
+from .eviction import NEVER, UNKNOWN
 from .node import PartialLeaf, RadixNode
 
 MAX_TURNOVERS = 4
@@ -37,13 +43,13 @@ class Expectation:
     """That a prefix will be used again in about `steps` steps. Made by the caller, placed and moved by the cache.
 
     Attributes:
-        steps: from 0 (at once) on.
+        steps: from 0 (at once) on; UNKNOWN, or NEVER.
         piece: the node or partial leaf that the prefix ends with, as far as it is still cached; None where nothing of
             it is, or before it is placed.
         since: how many blocks had been evicted when it was last placed or changed.
 
     Raises:
-        CacheUsageError: steps is not an integer from 0 to less than NEVER.
+        CacheUsageError: steps is not an integer from 0 to NEVER.
     """
 
     steps: int
@@ -55,11 +61,10 @@ class Expectation:
 
 
 def check_steps(steps: object) -> None:
-    """Raise CacheUsageError unless it is an integer from 0 to less than NEVER."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps < NEVER:
+    """Raise CacheUsageError unless it is an integer from 0 to NEVER."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps <= NEVER:
         raise CacheUsageError(
-            f"steps={steps!r} is not allowed: it must be an integer from 0 to {NEVER - 1}; drop the expectation where "
-            "nobody will come any more"
+            f"steps={steps!r} is not allowed: it must be an integer from 0, or one of UNKNOWN ({UNKNOWN}) and NEVER"
         )
 
 
@@ -80,6 +85,10 @@ class Expectations:
 
     def __len__(self) -> int:
         return len(self._by_age)
+
+    def __contains__(self, piece: RadixNode | PartialLeaf) -> bool:
+        """Whether an expectation is placed on the piece."""
+        return piece in self._placed
 
     def place(self, expectation: Expectation, piece: RadixNode | PartialLeaf) -> None:
         """Expect that what ends with `piece` will be used; nowhere if that is a root. O(expectations there)."""
@@ -105,7 +114,22 @@ class Expectations:
             self._refresh(expectation.piece)
 
     def drop(self, expectation: Expectation) -> None:
-        """Nobody will come any more. Nothing happens if it is not placed. O(expectations there)."""
+        """It counts no more. Nothing happens if it is not placed. O(expectations there)."""
+        self._remove(expectation, UNKNOWN)
+
+    def retire(self, expectation: Expectation) -> None:
+        """Nobody will come any more. Where nobody else is expected either, what it was of goes first, and so does what
+        is before it as far as nothing else continues that. O(expectations there + pieces)."""
+        piece = expectation.piece
+        self._remove(expectation, NEVER)
+        while piece is not None and piece.usage.steps_to_use == NEVER:
+            parent = piece.parent
+            if parent is None or parent.parent is None or len(parent.sorted_keys) > 1 or parent in self._placed:
+                return
+            self._refresh(parent, NEVER)
+            piece = parent
+
+    def _remove(self, expectation: Expectation, steps_of_rest: int) -> None:
         piece, expectation.piece = expectation.piece, None
         if piece is None:
             return
@@ -113,7 +137,7 @@ class Expectations:
         del self._placed[piece][expectation]
         if not self._placed[piece]:
             del self._placed[piece]
-        self._refresh(piece)
+        self._refresh(piece, steps_of_rest)
 
     def on_drop(self, piece: RadixNode | PartialLeaf, parent: RadixNode) -> None:
         """`piece` is no more: what was expected of it is expected of its parent, as far as that is of use."""
@@ -139,8 +163,8 @@ class Expectations:
                 return
             self.drop(oldest)
 
-    def _refresh(self, piece: RadixNode | PartialLeaf) -> None:
-        steps = min((expectation.steps for expectation in self._placed.get(piece, ())), default=NEVER)
+    def _refresh(self, piece: RadixNode | PartialLeaf, steps_of_rest: int = UNKNOWN) -> None:
+        steps = min((expectation.steps for expectation in self._placed.get(piece, ())), default=steps_of_rest)
         before, piece.usage.steps_to_use = piece.usage.steps_to_use, steps
         if steps > before:
             self._on_lower(piece)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from .block_pool import BlockPool, BlockState
 from .block_table import BlockTable
 from .errors import InvariantViolation
-from .eviction import NEVER, eviction_key
+from .eviction import NEVER, UNKNOWN, eviction_key
 from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
 from .tree import RadixTree
@@ -178,13 +178,15 @@ def _check_expectations(tree: RadixTree, nodes: list[RadixNode]) -> Iterator[str
     for piece, expectation in tree.expectations.entries():
         if expectation.piece is not piece:
             yield f"an expectation is filed behind {_name(piece.parent)}, but is elsewhere"
-        nearest[piece] = min(nearest.get(piece, NEVER), expectation.steps)
+        nearest[piece] = min(nearest.get(piece, expectation.steps), expectation.steps)
     pieces: list[RadixNode | PartialLeaf] = [*nodes]
     pieces += [leaf for node in nodes for leaf in node.leaves.values()]
     for piece in pieces:
-        steps = nearest.pop(piece, NEVER)
-        if piece.usage.steps_to_use != steps:
-            yield f"a piece behind {_name(piece.parent)} is expected in {piece.usage.steps_to_use} steps, not {steps}"
+        steps, is_expected = piece.usage.steps_to_use, piece in nearest
+        told = nearest.pop(piece, steps)
+        is_used_all_the_same = (told, steps) == (NEVER, UNKNOWN)
+        if (steps != told and not is_used_all_the_same) or (not is_expected and steps < UNKNOWN) or steps > NEVER:
+            yield f"a piece behind {_name(piece.parent)} is wrongly expected in {steps} steps"
     if nearest:
         yield f"{len(nearest)} pieces are expected that are not in the tree"
 

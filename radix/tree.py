@@ -103,7 +103,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from .eviction import NEVER, EvictionPolicy, EvictionQueue, Usage
+from .eviction import EvictionPolicy, EvictionQueue, Usage
 from .expectations import MAX_TURNOVERS, Expectations
 from .node import PartialLeaf, RadixNode, TokenKey, agreement
 from .retention import DEFAULT_RETENTION
@@ -301,7 +301,7 @@ class RadixTree:
         self.num_locked_blocks += len(block_ids)
         start = node.end
         can_grow = node.lock_count == 1 and node.parent is not None and not node.sorted_keys
-        if can_grow and node.usage.retention == retention and node.usage.steps_to_use == NEVER:  # 8
+        if can_grow and node.usage.retention == retention and node not in self.expectations:  # 8
             node.token_ids += token_ids
             node.block_ids += block_ids
             self.watches.on_append(node, node, start)

@@ -127,7 +127,7 @@ class EngineConfig:
         captured_batch_sizes: decoding batches are padded up to the next of these sizes; empty pads nothing.
         enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
         eviction_policy: which unlocked blocks go first (see radix/eviction). With "steps-to-execution" it is those that
-            no program is known to use again, then those that will be used latest.
+            ended programs have left, then the least recently used, then those that are known to be used latest.
         keep_open_programs: whatever the eviction policy, evict what a program that goes on has left in the cache after
             all else. A preference: nothing is locked, and what is not used while the cache is replaced a few times
             counts no more.

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..radix.eviction import NEVER, UNKNOWN
 from ..radix.expectations import Expectation
 from .request_program import Path
-
-OPEN_STEPS = 64
-"""Of a branch of which nothing is known but that its program goes on: it may call at any time."""
-
-JOINED_STEPS = 4096
-"""Of a branch that was joined: it may still call, but hardly any does."""
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +17,7 @@ class ProgramBranch:
     Attributes:
         num_served_tokens: computed for it and for what had to end before it: the longest chain of calls, counted in
             tokens that did not come from the cache, that led to where it is.
-        steps: how many calls come before its next one; None if there will be none.
+        steps: how many calls come before its next one; UNKNOWN, or NEVER.
         num_prompt_tokens: of its longest call. A state only grows: what is shorter is a question beside it.
         num_unstarted: announced branches of it that have made no call yet. They begin with its tokens.
         is_started: it has made a call that ran.
@@ -33,7 +28,7 @@ class ProgramBranch:
     program: ProgramRecord
     path: Path
     num_served_tokens: int = 0
-    steps: int | None = OPEN_STEPS
+    steps: int = UNKNOWN
     num_prompt_tokens: int = 0
     num_unstarted: int = 0
     is_started: bool = False
@@ -43,10 +38,10 @@ class ProgramBranch:
     def begin_call(self) -> None:
         """It runs a call now; of the one after that nothing is known yet."""
         self.is_started = True
-        self.steps = JOINED_STEPS if self.is_joined else OPEN_STEPS
+        self.steps = NEVER if self.is_joined else UNKNOWN
 
     @property
-    def steps_to_use(self) -> int | None:
+    def steps_to_use(self) -> int:
         """How many calls come before one that begins with its prefix."""
         return 0 if self.num_unstarted else self.steps
 

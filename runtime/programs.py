@@ -18,11 +18,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from collections.abc import Sequence as ListLike
 
+from ..radix.eviction import NEVER, UNKNOWN
 from ..radix.expectations import Expectation
 from ..radix.prefix_cache import PrefixCache
-from .program_record import JOINED_STEPS, ProgramBranch, ProgramRecord
+from .program_record import ProgramBranch, ProgramRecord
 from .request_program import Path
 from .sequence import Sequence
+
+OPEN_STEPS = 1 << 20
+"""Of a state that goes on, where those are kept, but nobody knows when it is used: all that is known comes before."""
 
 MAX_PROGRAMS = 1 << 16
 """Of more than that, the one that has not called for longest is forgotten: its caller has not told of its end."""
@@ -34,11 +38,13 @@ class Programs:
     Args:
         is_tracking: off, it does nothing and costs next to nothing.
         keeps_prefixes: let the cache know what the programs will use again.
+        keeps_open: expect of all that goes on that it is used again.
     """
 
-    def __init__(self, cache: PrefixCache, *, is_tracking: bool, keeps_prefixes: bool) -> None:
+    def __init__(self, cache: PrefixCache, *, is_tracking: bool, keeps_prefixes: bool, keeps_open: bool) -> None:
         self.is_tracking = is_tracking
         self._keeps_prefixes = keeps_prefixes
+        self._keeps_open = keeps_open
         self._expectations = cache.expectations
         self._records: dict[Hashable, ProgramRecord] = {}
 
@@ -66,7 +72,7 @@ class Programs:
         for joined_path in joined:
             branch = record.branch(joined_path)
             branch.is_joined = True
-            self._set_steps(branch, JOINED_STEPS)
+            self._set_steps(branch, NEVER)
         parent = record.branch(path)
         self._set_steps(parent, num_calls_before)
 
@@ -75,7 +81,7 @@ class Programs:
         the run is unknown."""
         record = self._records.get(run_id)
         if record is not None:
-            self._set_steps(record.branch(path), num_calls_before)
+            self._set_steps(record.branch(path), NEVER if num_calls_before is None else num_calls_before)
 
     def end(self, run_id: Hashable) -> None:
         """The program makes no calls any more: nothing of it is kept for its sake, and it is forgotten."""
@@ -84,7 +90,9 @@ class Programs:
             return
         record.is_ended = True
         for branch in record.branches.values():
-            self._drop(branch)
+            if branch.expectation is not None:
+                self._expectations.retire(branch.expectation)
+                branch.expectation = None
 
     # -- what the scheduler tells ------------------------------------------------------------------------------------
 
@@ -132,14 +140,13 @@ class Programs:
         if branch is None or branch.program.is_ended:
             return None
         _count(sequence, branch)
-        steps = branch.steps_to_use
         is_first = sequence.sample_idx == 0 and not sequence.is_beam
-        if not self._keeps_prefixes or steps is None or not is_first:
+        if not self._keeps_prefixes or not is_first:
             return None
         if _prompt_len(sequence) < branch.num_prompt_tokens:
             return None
         self._drop(branch)
-        branch.expectation = Expectation(steps)
+        branch.expectation = Expectation(self._placed_steps(branch))
         return branch.expectation
 
     def on_withdrawal(self, sequence: Sequence) -> None:
@@ -160,16 +167,18 @@ class Programs:
             self.end(next(iter(self._records)))
         return record
 
-    def _set_steps(self, branch: ProgramBranch, steps: int | None) -> None:
+    def _placed_steps(self, branch: ProgramBranch) -> int:
+        """What the cache is told: to keep open programs is to expect what may be used at any time."""
+        steps = branch.steps_to_use
+        return OPEN_STEPS if steps == UNKNOWN and self._keeps_open else steps
+
+    def _set_steps(self, branch: ProgramBranch, steps: int) -> None:
         branch.steps = steps
         self._refresh(branch)
 
     def _refresh(self, branch: ProgramBranch) -> None:
-        steps = branch.steps_to_use
-        if steps is None:
-            self._drop(branch)
-        elif branch.expectation is not None:
-            self._expectations.change(branch.expectation, steps)
+        if branch.expectation is not None:
+            self._expectations.change(branch.expectation, self._placed_steps(branch))
 
     def _drop(self, branch: ProgramBranch) -> None:
         if branch.expectation is not None:

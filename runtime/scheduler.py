@@ -57,7 +57,10 @@ class Scheduler:
         self.waiting = WaitingQueue(cache)
         self.running: list[Sequence] = []
         self.programs = Programs(
-            cache, is_tracking=config.is_program_aware, keeps_prefixes=config.keeps_program_prefixes
+            cache,
+            is_tracking=config.is_program_aware,
+            keeps_prefixes=config.keeps_program_prefixes,
+            keeps_open=config.keep_open_programs,
         )
         self.num_preemptions = 0
         self._plan_step = {

@@ -7,7 +7,7 @@ from .fifo import FIFOPolicy
 from .keep_expected import KeepExpected
 from .lfu import LFUPolicy
 from .lru import LRUPolicy
-from .policy import NEVER, EvictionPolicy, Usage, eviction_key
+from .policy import NEVER, UNKNOWN, EvictionPolicy, Usage, eviction_key
 from .priority import PriorityPolicy
 from .queue import EvictionQueue
 from .slru import SLRUPolicy
@@ -16,6 +16,7 @@ from .steps import StepsToExecutionPolicy
 __all__ = [
     "EVICTION_POLICIES",
     "NEVER",
+    "UNKNOWN",
     "EvictionPolicy",
     "EvictionQueue",
     "Usage",

@@ -7,8 +7,11 @@ from typing import Protocol
 
 from ..retention import DEFAULT_RETENTION
 
-NEVER = 1 << 30
-"""Steps to the next use of what nobody expects to be used again."""
+UNKNOWN = 1 << 30
+"""Steps to the next use of what may be used at any time or not at all."""
+
+NEVER = UNKNOWN + 1
+"""Steps to the next use of what nobody will use, as far as those know who have used it."""
 
 
 @dataclass(slots=True)
@@ -21,7 +24,7 @@ class Usage:
         num_hits: how many sequences were started on it.
         priority: highest priority of the sequences that went through it.
         retention: highest retention that those sequences asked for. All policies evict lower ones first.
-        steps_to_use: in how many steps somebody expects it to be used again; NEVER where nobody does.
+        steps_to_use: in how many steps somebody expects it to be used again; UNKNOWN or NEVER where nobody does.
         queue_number: of its entry in the eviction queue; 0 where it has none.
     """
 
@@ -30,7 +33,7 @@ class Usage:
     num_hits: int = 0
     priority: int = 0
     retention: int = DEFAULT_RETENTION
-    steps_to_use: int = NEVER
+    steps_to_use: int = UNKNOWN
     queue_number: int = 0
 
     @property
@@ -38,10 +41,12 @@ class Usage:
         return self.queue_number > 0
 
     def touch(self, now: int, priority: int, is_hit: bool) -> None:
-        """Record an access. None of these ever goes down; EvictionQueue depends on that."""
+        """Record an access. No key ever goes down by it; EvictionQueue depends on that."""
         self.last_access = now
         self.priority = max(self.priority, priority)
         self.num_hits += is_hit
+        if is_hit and self.steps_to_use == NEVER:
+            self.steps_to_use = UNKNOWN
 
     def retain(self, retention: int) -> None:
         """Keep the piece with this retention from now on, unless it has a higher one."""

@@ -6,7 +6,8 @@ from .policy import Usage
 
 
 class StepsToExecutionPolicy:
-    """Evict what nobody expects to be used again, then what is expected latest; the least recently used among equals.
+    """Evict what nobody will use again, then what may be used, then what is expected to be, the latest first; the
+    least recently used among equals.
 
     Without expectations (radix/expectations.py) it is LRU.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.radix import EVICTION_POLICIES, CacheUsageError, Expectation, PrefixCache
+from ramet.radix import EVICTION_POLICIES, NEVER, UNKNOWN, CacheUsageError, Expectation, PrefixCache
 from ramet.radix.eviction import EvictionQueue, Usage, make_eviction_policy
 from ramet.radix.expectations import MAX_TURNOVERS
 
@@ -102,6 +102,25 @@ def test_what_is_put_behind_an_expected_prefix_is_not_expected() -> None:
     assert cached(cache, [*A, *B]) == [32]
 
 
+@pytest.mark.parametrize(("policy", "keeps_expected"), AWARE)
+def test_what_nobody_will_use_goes_first_and_its_prefix_does_not(policy: str, keeps_expected: bool) -> None:
+    cache = PrefixCache(8, eviction_policy=policy, keeps_expected=keeps_expected)
+    use(cache, B)
+    open_state = expect(cache, A, UNKNOWN)
+    ended = expect(cache, [*A, *C[:16]], UNKNOWN)
+    cache.expectations.retire(ended)
+    cache.check_invariants()
+    evict(cache, 1)
+    assert cached(cache, [*A, *C[:16]], B) == [32, 32]
+    cache.expectations.retire(open_state)
+    cache.check_invariants()
+    use(cache, A)  # somebody has come all the same
+    for text in (A, B):
+        use(cache, text)
+    cache.check_invariants()
+    assert cached(cache, A, B) == [32, 32]
+
+
 def test_an_expectation_moves_along_with_its_state() -> None:
     cache = PrefixCache(12, eviction_policy="steps-to-execution")
     expectation = expect(cache, [*A, 1, 2], 3)
@@ -136,7 +155,7 @@ def test_nothing_stays_expected_without_sharing() -> None:
     assert len(cache.expectations) == 0
 
 
-@pytest.mark.parametrize("steps", [-1, 1.5, True, None, 1 << 30])
+@pytest.mark.parametrize("steps", [-1, 1.5, True, None, NEVER + 1])
 def test_bad_steps_are_refused(steps: int) -> None:
     with pytest.raises(CacheUsageError, match="steps="):
         Expectation(steps)

@@ -23,6 +23,8 @@ from hypothesis.stateful import (
 
 from ramet.radix import (
     EVICTION_POLICIES,
+    NEVER,
+    UNKNOWN,
     BlockState,
     BlockTable,
     Expectation,
@@ -258,7 +260,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert running.table.block_ids == []
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), steps=st.integers(0, 3), is_old=st.booleans())
+    @rule(data=st.data(), steps=st.sampled_from([0, 1, 3, UNKNOWN, NEVER]), is_old=st.booleans())
     def release_what_is_expected(self, data: st.DataObject, steps: int, is_old: bool) -> None:
         """The end of a call whose state goes on; perhaps of one that was expected before, at another place."""
         running = data.draw(st.sampled_from(self.running))
@@ -273,12 +275,13 @@ class CacheMachine(RuleBasedStateMachine):
         self.expectations.append((expectation, running.namespace, tokens))
 
     @precondition(lambda self: self.expectations)
-    @rule(data=st.data(), steps=st.none() | st.integers(0, 3))
-    def expect_otherwise(self, data: st.DataObject, steps: int | None) -> None:
+    @rule(data=st.data(), steps=st.none() | st.sampled_from([0, 1, 3, UNKNOWN, NEVER]), is_over=st.booleans())
+    def expect_otherwise(self, data: st.DataObject, steps: int | None, is_over: bool) -> None:
         """Sooner, later, or not at all."""
         idx = data.draw(st.integers(0, len(self.expectations) - 1))
         if steps is None:
-            self.cache.expectations.drop(self.expectations.pop(idx)[0])
+            end = self.cache.expectations.retire if is_over else self.cache.expectations.drop
+            end(self.expectations.pop(idx)[0])
         else:
             self.cache.expectations.change(self.expectations[idx][0], steps)
 
