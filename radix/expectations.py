@@ -115,21 +115,6 @@ class Expectations:
 
     def drop(self, expectation: Expectation) -> None:
         """It counts no more. Nothing happens if it is not placed. O(expectations there)."""
-        self._remove(expectation, UNKNOWN)
-
-    def retire(self, expectation: Expectation) -> None:
-        """Nobody will come any more. Where nobody else is expected either, what it was of goes first, and so does what
-        is before it as far as nothing else continues that. O(expectations there + pieces)."""
-        piece = expectation.piece
-        self._remove(expectation, NEVER)
-        while piece is not None and piece.usage.steps_to_use == NEVER:
-            parent = piece.parent
-            if parent is None or parent.parent is None or len(parent.sorted_keys) > 1 or parent in self._placed:
-                return
-            self._refresh(parent, NEVER)
-            piece = parent
-
-    def _remove(self, expectation: Expectation, steps_of_rest: int) -> None:
         piece, expectation.piece = expectation.piece, None
         if piece is None:
             return
@@ -137,7 +122,25 @@ class Expectations:
         del self._placed[piece][expectation]
         if not self._placed[piece]:
             del self._placed[piece]
-        self._refresh(piece, steps_of_rest)
+        self._refresh(piece)
+
+    def retire(self, expectation: Expectation, num_shared_tokens: int = 0) -> None:
+        """Nobody will come any more. Where nobody else is expected either, what it was of goes first, and so does what
+        is before it as far as nothing else continues that. O(expectations there + pieces).
+
+        Args:
+            num_shared_tokens: so many tokens at the beginning were others' before, and stay as good as they are.
+        """
+        piece = expectation.piece
+        self.drop(expectation)
+        while piece is not None and piece not in self._placed:
+            parent = piece.parent
+            if parent is None or parent.end < num_shared_tokens:
+                return
+            self._refresh(piece, NEVER)
+            if len(parent.sorted_keys) > 1:
+                return
+            piece = parent
 
     def on_drop(self, piece: RadixNode | PartialLeaf, parent: RadixNode) -> None:
         """`piece` is no more: what was expected of it is expected of its parent, as far as that is of use."""

@@ -19,6 +19,7 @@ class ProgramBranch:
             tokens that did not come from the cache, that led to where it is.
         steps: how many calls come before its next one; UNKNOWN, or NEVER.
         num_prompt_tokens: of its longest call. A state only grows: what is shorter is a question beside it.
+        num_shared_tokens: what its first call found in the cache, which is not its own; None before that.
         num_unstarted: announced branches of it that have made no call yet. They begin with its tokens.
         is_started: it has made a call that ran.
         is_joined: what it was forked for is done once its calls are.
@@ -30,6 +31,7 @@ class ProgramBranch:
     num_served_tokens: int = 0
     steps: int = UNKNOWN
     num_prompt_tokens: int = 0
+    num_shared_tokens: int | None = None
     num_unstarted: int = 0
     is_started: bool = False
     is_joined: bool = False

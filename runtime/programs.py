@@ -91,7 +91,7 @@ class Programs:
         record.is_ended = True
         for branch in record.branches.values():
             if branch.expectation is not None:
-                self._expectations.retire(branch.expectation)
+                self._expectations.retire(branch.expectation, branch.num_shared_tokens or 0)
                 branch.expectation = None
 
     # -- what the scheduler tells ------------------------------------------------------------------------------------
@@ -140,6 +140,8 @@ class Programs:
         if branch is None or branch.program.is_ended:
             return None
         _count(sequence, branch)
+        if branch.num_shared_tokens is None:
+            branch.num_shared_tokens = sequence.num_cached_tokens or 0
         is_first = sequence.sample_idx == 0 and not sequence.is_beam
         if not self._keeps_prefixes or not is_first:
             return None
