@@ -126,6 +126,17 @@ class AppendableState:
             return {}
         return self._scope.join([branch._scope for branch in branches], on_error)
 
+    def expect_call(self, *, after: int | None) -> None:
+        """Say when this state makes its next call: after about so many other calls of the program, or none (None).
+
+        A hint for the backend, which may keep what it has computed of this state accordingly, once all calls added so
+        far have run. It holds until the next call. Values never depend on it. Does not block.
+
+        Raises:
+            InvalidProgramError: `after` is not an integer from 0 to a million, or None.
+        """
+        self._scope.expect_call(after)
+
     # Looking: never blocks
 
     def __contains__(self, name: object) -> bool:

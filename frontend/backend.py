@@ -50,7 +50,51 @@ class ProgramEnded:
     run_id: str
 
 
-ProgramHint = ProgramEnded
+@dataclass(frozen=True, slots=True)
+class ProgramForked:
+    """Branches of this one are about to make their first calls, which begin with all of its text.
+
+    Attributes:
+        branch: the one that was forked.
+        first_idx, num_branches: its branches first_idx, first_idx + 1, and so on.
+    """
+
+    run_id: str
+    branch: tuple[int, ...]
+    first_idx: int
+    num_branches: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramJoined:
+    """Branches were joined: their parent is next, and from them hardly any call comes.
+
+    Attributes:
+        branch: the parent.
+        joined: the branches, which may still be running.
+        num_calls_before: how many calls, one after the other, the parent has to wait for at least.
+    """
+
+    run_id: str
+    branch: tuple[int, ...]
+    joined: tuple[tuple[int, ...], ...]
+    num_calls_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallExpected:
+    """The program says when the next call of this branch comes.
+
+    Attributes:
+        num_calls_before: after about so many others; None: there will be none.
+    """
+
+    run_id: str
+    branch: tuple[int, ...]
+    num_calls_before: int | None
+
+
+ProgramHint = ProgramEnded | ProgramForked | ProgramJoined | CallExpected
 """What a program tells a backend ahead of its calls, or after the last of them."""
 
 
@@ -169,7 +213,8 @@ class Backend(Protocol):
     def score(self, call: ScoreCall) -> Scoring: ...
 
     def hint(self, hint: ProgramHint) -> None:
-        """Something that it may make use of. Does not block or raise."""
+        """Something that it may make use of. Does not block or raise. May be called by the garbage collector, that is
+        at any point of any thread."""
         ...
 
     def flush_cache(self) -> None:

@@ -34,6 +34,10 @@ class DefaultBackend:
         with self._lock:
             return self._backend if self._backend is not None else self._local(None)
 
+    def get_if_set(self) -> Backend | None:
+        with self._lock:
+            return self._backend
+
     def resolve(self, backend: BackendLike) -> Backend:
         if isinstance(backend, Backend) and not isinstance(backend, type):
             return backend
@@ -96,6 +100,11 @@ def get_server_info(backend: BackendLike | None = None) -> dict[str, object]:
 
 def _given_or_default(backend: BackendLike | None) -> Backend:
     return get_default_backend() if backend is None else as_backend(backend)
+
+
+def default_backend_if_set() -> Backend | None:
+    """The backend that the user set, if any. Loads nothing."""
+    return _default.get_if_set()
 
 
 def get_default_backend() -> Backend:

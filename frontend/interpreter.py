@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -23,6 +24,7 @@ from .handle import when_all_done
 from .operations import (
     AppendBranches,
     ForkOp,
+    HintOp,
     Mark,
     Operation,
     Snapshot,
@@ -62,6 +64,8 @@ class Interpreter:
         self._when_changed: list[Callable[[], None]] = []
         self._when_idle: list[Callable[[], None]] = []
         run.when_body_over(self._notify)
+        if is_branch:
+            run.begin_work()
 
     # What the program does
 
@@ -72,6 +76,7 @@ class Interpreter:
             if self._phase != "idle":
                 return
             self._phase = "executing"
+        self._run.begin_work()
         self._drain()
 
     def start(self, snapshot: Snapshot) -> None:
@@ -117,6 +122,12 @@ class Interpreter:
 
     def _is_idle(self) -> bool:
         return self._phase == "idle" and not self._queue
+
+    @property
+    def num_open_calls(self) -> int:
+        """How many calls that were added have not ended."""
+        with self._changed:
+            return sum(isinstance(operation, Call) for operation in self._queue) + (self._execution is not None)
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until everything added so far has run, well or not.
@@ -184,12 +195,6 @@ class Interpreter:
         with self._changed:
             return list(self._tokens.token_ids)
 
-    def snapshot(self, timeout: float | None = None) -> Snapshot:
-        """All there is, for what goes on from here. Blocks and raises like `text`."""
-        text = self.text(timeout)
-        with self._changed:
-            return self._snapshot(text)
-
     def iter_text(self, timeout: float | None = None, *, until_body_over: bool = False) -> Iterator[str]:
         """All text from the beginning as it comes.
 
@@ -246,11 +251,12 @@ class Interpreter:
         `executing` may be here."""
         while True:
             with self._changed:
-                if not self._queue:
+                operation = self._queue.popleft() if self._queue else None
+                if operation is None:
                     self._phase = "idle"
+                    self._run.end_work()  # before anybody learns of it: who sees the end finds the backend told
                     self._announce()
                     return
-                operation = self._queue.popleft()
             if not self._execute(operation):
                 continue
             with self._changed:
@@ -273,6 +279,9 @@ class Interpreter:
         """Run one operation. Returns whether its outcome comes later."""
         if isinstance(operation, ForkOp):
             self._hand_over(operation)
+            return False
+        if isinstance(operation, HintOp):
+            self._run.hint(operation.hint)
             return False
         failure = self._failure or self._run.cancellation
         if failure is not None:
@@ -346,14 +355,15 @@ class Interpreter:
                 self._tokens.share()
             except Exception as error:
                 self._fail(Failure(f"the text before a fork cannot be tokenised: {error}", error))
-        text = self.text_so_far()
+        snapshot = self.snapshot()
         for branch in fork.branches:
-            branch.start(self._snapshot(text))
+            branch.start(replace(snapshot, tokens=self._tokens.branch()))
 
-    def _snapshot(self, text: str) -> Snapshot:
+    def snapshot(self) -> Snapshot:
+        """Where the state stands. Only while no other thread runs its operations: in a fork, or once it is idle."""
         return Snapshot(
             tokens=self._tokens.branch(),
-            text=text,
+            text=self.text_so_far(),
             messages=tuple(self._messages),
             role=self._role,
             role_text="".join(self._role_text),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .backend import Backend, Message
+from .backend import Backend, Message, ProgramHint
 from .bound_values import TextSpan
 from .calls import Call, Failure
 from .continuation import History
@@ -36,6 +36,13 @@ class ForkOp:
     """Hand this state to branches, which wait for it."""
 
     branches: tuple[Interpreter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HintOp:
+    """Tell the backend something, once all that was added before has run."""
+
+    hint: ProgramHint
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ Mark = SpanBegin | SpanEnd | Contribute
 """What changes nothing of the text."""
 
 
-Operation = Text | RoleBegin | RoleEnd | History | Call | ForkOp | Mark | AppendBranches
+Operation = Text | RoleBegin | RoleEnd | History | Call | ForkOp | HintOp | Mark | AppendBranches
 
 
 def fail_operation(operation: Operation, failure: Failure) -> None:

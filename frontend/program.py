@@ -21,13 +21,14 @@ from .batch_items import Item, checked_item, listed
 from .batch_options import BatchOptions, NumThreads, OnItemError, checked_path, resolve_concurrency
 from .batch_results import BatchResults
 from .calls import Call
-from .default_backend import as_backend, get_default_backend
+from .capture.program_graph import ProgramGraph
+from .capture.tracer import cache_prefix, capture_program
+from .default_backend import as_backend, default_backend_if_set, get_default_backend
 from .errors import InvalidProgramError
 from .journal.identity import ItemKeys, JournalIdentity
 from .journal.journal import JournalSpec
-from .prefix import compute_prefix
 from .program_body import Body, ProgramBody
-from .run_context import RunContext
+from .run_context import RunContext, check_sampling
 from .run_events import EventFeed, RunEnded, RunEvent
 from .run_options import RunOptions, split_arguments
 from .scope import Scope
@@ -70,10 +71,32 @@ class Program:
                 raise InvalidProgramError(f"cannot bind {name!r}: {self.name} takes {self._body.parameter_names}")
         return Program(self._body.function, {**self._bound, **arguments})
 
+    def trace(self, *args: Any, **kwargs: Any) -> ProgramGraph:
+        """Capture the graph of calls ahead of a run: run the body once, with placeholders for what only a run can know.
+
+        The only way to have the body run without being run: nothing else calls it with values that are not meant. No
+        model is used. Arguments that are not given, and have no default, are placeholders too. Where the program reads
+        a value to decide what to do, the capture ends, and the graph says so.
+
+        Takes the arguments of `run`; of its options `backend` says whose template and tokenizer to use (that which was
+        set, if any), and the sampling defaults are shown with the calls.
+
+        Raises:
+            InvalidProgramError: arguments that fit neither the body nor the options.
+            InvalidSamplingParamsError: a sampling default is out of range.
+        """
+        own, options = split_arguments(self.name, self._body.signature, kwargs)
+        backend = default_backend_if_set() if options.backend is None else as_backend(options.backend)
+        return capture_program(self._body, args, own, self._bound, backend=backend, sampling=options.sampling)
+
     def cache(self, backend: BackendLike | None = None) -> int:
-        """Compute ahead what all runs begin with, and return the number of its tokens; see `compute_prefix`. Hardly
-        ever needed: what runs share is computed once in any case."""
-        return compute_prefix(self._body, self._bound, _backend_of(RunOptions(backend=backend)))
+        """Compute ahead what all runs begin with, and return the number of its tokens. Blocks. Hardly ever needed: what
+        runs share is computed once in any case.
+
+        Captures the program, as `trace` does.
+        """
+        used = _backend_of(RunOptions(backend=backend))
+        return cache_prefix(capture_program(self._body, (), {}, self._bound, backend=used, sampling={}), used)
 
     # One run
 
@@ -280,7 +303,7 @@ class Program:
         if not checked:
             return BatchRun(self.name, [], batch_options)
         options = replace(options, backend=_backend_of(options))
-        self._new_scope(options)  # a bad option is reported before anything runs
+        check_sampling(options.sampling)  # before anything runs
         spec = None if path is None else self._journal_spec(path, options)
         keys = None if spec is None else ItemKeys(spec.identity)
         batch_items = [

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from ..sampling_params import SamplingParams
-from .backend import Backend, ProgramRef
+from .backend import Backend, ProgramEnded, ProgramHint, ProgramRef
 from .calls import Call, CallGraph, Failure
+from .capture.placeholder import CURRENT_CAPTURE
 from .errors import ProgramError, ReadTimeoutError, raised_message
 from .logprob_arguments import PROMPT_START, sampling_fields
 from .params_cache import params_of
 
 if TYPE_CHECKING:
     from .trace.program_trace import ProgramTrace
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"max_tokens": 128}
 
@@ -40,6 +45,9 @@ def _watches_runs(backend_type: type) -> bool:
 class RunContext:
     """One run of a program: its backend, sampling defaults, graph of calls, and whether the body has ended.
 
+    The backend is told once when the run is over: when the body has ended and no call is left, or when nobody has a
+    state of it any more.
+
     Attributes:
         arguments: what the body was called with, after the state.
         start_time: when the body began, in seconds since 1970; before that, when the run was made.
@@ -60,6 +68,9 @@ class RunContext:
         Raises:
             InvalidSamplingParamsError: one of them is out of range.
         """
+        capture = CURRENT_CAPTURE.get()
+        if capture is not None:
+            capture.stop(f"the program runs another one, {program_name!r}")
         self.program_name = program_name
         self.run_id = uuid.uuid4().hex
         self.backend = backend
@@ -71,17 +82,41 @@ class RunContext:
         self._is_announced = False
         self.restored_trace: ProgramTrace | None = None
         self._sampling = {**DEFAULT_SAMPLING, **sampling}
-        self.sampling_params({})
+        check_sampling(sampling)
         self._on_call = on_call
         self._lock = threading.Lock()
+        self._num_open = 1  # the body, and every branch that has something to do
+        self._end = weakref.finalize(self, _tell, backend, ProgramEnded(self.run_id))
+        self._end.atexit = False
         self._body_over = threading.Event()
         self._body_failure: Failure | None = None
         self._cancellation: Failure | None = None
         self._on_body_over: list[Callable[[], None]] = []
 
-    def program_ref(self, branch: tuple[int, ...]) -> ProgramRef:
-        """What a call of this branch says of where it comes from."""
-        return ProgramRef(self.run_id, self.program_name, branch)
+    def program_ref(self, branch: tuple[int, ...]) -> ProgramRef | None:
+        """What a call of this branch says of where it comes from; None once the backend knows that the run is over."""
+        return ProgramRef(self.run_id, self.program_name, branch) if self._end.alive else None
+
+    # What the backend is told beside calls
+
+    def hint(self, hint: ProgramHint) -> None:
+        """Tell the backend, unless it knows that the run is over."""
+        if self._end.alive:
+            _tell(self.backend, hint)
+
+    def begin_work(self) -> None:
+        """The body or a branch has something to do from now on."""
+        with self._lock:
+            self._num_open += 1
+
+    def end_work(self) -> None:
+        """It has nothing more to do for now. Once that is so for the body and all branches, the run is over, and the
+        backend is told, once: what is appended to a state after that is no part of it any more."""
+        with self._lock:
+            self._num_open -= 1
+            is_over = self._num_open == 0
+        if is_over:
+            self._end()
 
     def announce(self, call: Call) -> None:
         """The program asks for a call."""
@@ -132,6 +167,7 @@ class RunContext:
             self._on_body_over.clear()
         for callback in callbacks:
             callback()
+        self.end_work()
 
     def when_body_over(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the body ends; now if it has ended."""
@@ -174,3 +210,19 @@ class RunContext:
         """What the body raised, as the cause of a ProgramError; None while it runs or if it returned."""
         failure = self._body_failure
         return None if failure is None else failure.to_error()
+
+
+def check_sampling(sampling: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        InvalidSamplingParamsError: a sampling default of a run is out of range.
+    """
+    params_of(sampling_fields({**DEFAULT_SAMPLING, **sampling}))
+
+
+def _tell(backend: Backend, hint: ProgramHint) -> None:
+    """A hint is advice: where it cannot be given, the program goes on."""
+    try:
+        backend.hint(hint)
+    except Exception:
+        logger.exception("The backend %r did not take the hint %r", backend, hint)

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 from ..plain_numbers import plain_number
 from ..sampling_params import SamplingParams
+from .backend import CallExpected, ProgramForked, ProgramJoined
 from .bound_values import Constant, Reasoning, TextSpan
 from .calls import Call, CallKind, CallRecord, Failure, call_site
 from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
 from .handle import Handle
 from .interpreter import Interpreter
-from .operations import AppendBranches, Contribute, Contribution, ForkOp, Operation, SpanBegin, SpanEnd
+from .operations import AppendBranches, Contribute, Contribution, ForkOp, HintOp, Operation, SpanBegin, SpanEnd
 from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
 from .reasoning import REASONING_SUFFIX
 from .run_context import RunContext
 from .values import Joined, OnError, Value
 
 MAX_BRANCHES = 4096
+MAX_CALLS_BEFORE = 1_000_000
 MAX_FORK_DEPTH = 64
 """Starting a branch of a branch takes stack; far fewer than this are in use anywhere."""
 
@@ -37,11 +39,14 @@ class Scope:
         interpreter: runs the operations.
         branches: scopes forked from this one, in order.
         return_value: what the program's body returned.
+        interpreter_type: what the operations are run by.
     """
+
+    interpreter_type: ClassVar[type[Interpreter]] = Interpreter
 
     def __init__(self, run: RunContext, *, is_branch: bool = False) -> None:
         self.run = run
-        self.interpreter = Interpreter(run, is_branch=is_branch)
+        self.interpreter = self.interpreter_type(run, is_branch=is_branch)
         self.branches: list[Scope] = []
         self.return_value: object = None
         self._bound = threading.Condition()
@@ -142,24 +147,6 @@ class Scope:
             self._variables.update(values)
             self._announce_bound()
 
-    def compute(self) -> int:
-        """Have all the text so far computed, so that the cache holds it. Blocks.
-
-        Returns:
-            The number of its tokens; 0 without any.
-
-        Raises:
-            GenerationError: the backend failed.
-        """
-        if not self.interpreter.text_so_far():
-            self.interpreter.raise_failure()
-            return 0
-        record = self._record("gen")
-        record.sampling_params = SamplingParams(max_tokens=1, temperature=0.0)
-        call = Call(record)
-        self.interpreter.add([call])
-        return call.metas()[0].num_prompt_tokens
-
     def set(self, name: str, value: object) -> None:
         """Bind a name to a value that is there."""
         self.bind({_checked_name(name): Constant(name, value)})
@@ -179,6 +166,20 @@ class Scope:
     def role(self) -> str | None:
         """Of the open message."""
         return self._role
+
+    def expect_call(self, num_calls_before: int | None) -> None:
+        """Tell the backend when the next call comes, once all that was added before has run.
+
+        Raises:
+            InvalidProgramError: the number is not an integer from 0 to a million, or None.
+        """
+        is_number = isinstance(num_calls_before, int) and not isinstance(num_calls_before, bool)
+        if num_calls_before is not None and not (is_number and 0 <= num_calls_before <= MAX_CALLS_BEFORE):
+            raise InvalidProgramError(
+                f"expect_call(after={num_calls_before!r}) is not allowed: give about how many other calls come before "
+                f"the next one of this state, from 0 to {MAX_CALLS_BEFORE}, or None if it makes no more"
+            )
+        self.interpreter.add([HintOp(CallExpected(self.run.run_id, self._branch, num_calls_before))])
 
     # Branches
 
@@ -200,12 +201,13 @@ class Scope:
         record = self._record("fork")
         record.num_branches = size
         branches = [self._new_branch(len(self.branches) + idx, record) for idx in range(size)]
+        told = ProgramForked(self.run.run_id, self._branch, len(self.branches), size)
         self.branches.extend(branches)
-        self.interpreter.add([ForkOp(tuple(branch.interpreter for branch in branches))])
+        self.interpreter.add([HintOp(told), ForkOp(tuple(branch.interpreter for branch in branches))])
         return branches
 
     def _new_branch(self, idx: int, fork: CallRecord) -> Scope:
-        branch = Scope(self.run, is_branch=True)
+        branch = type(self)(self.run, is_branch=True)
         branch._inherited = dict(self._variables)
         branch._variables = dict(self._variables)
         branch._role = self._role
@@ -225,6 +227,9 @@ class Scope:
                     values.setdefault(name, []).append(value)
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
         self._record_after("join", parent_ids).num_branches = len(branches)
+        num_calls = max((branch.interpreter.num_open_calls for branch in branches), default=0)
+        paths = tuple(branch._branch for branch in branches)
+        self.interpreter.add([HintOp(ProgramJoined(self.run.run_id, self._branch, paths, num_calls))])
         joined = {name: Joined(name, items, on_error) for name, items in values.items()}
         self.bind(joined)
         return joined

@@ -129,7 +129,10 @@ class ProgramState(AppendableState):
     def snapshot(self, timeout: float | None = None) -> Snapshot:
         """What a conversation goes on from (Conversation.from_state). Blocks and raises like `text`."""
         self._await_body(timeout)
-        return self._scope.interpreter.snapshot(timeout)
+        interpreter = self._scope.interpreter
+        interpreter.wait(timeout)
+        interpreter.raise_failure()
+        return interpreter.snapshot()
 
     def _await_body(self, timeout: float | None) -> None:
         if self._is_observer:

@@ -9,7 +9,8 @@ The life of a sequence, and the only calls that change anything:
     fork       a second table that shares everything so far         -> BlockTable, copies to carry out
     release    finished, aborted or preempted                       the computed blocks stay in the tree, unlocked
 
-Before it is acquired, a sequence can `watch` how much of it is cached (watches.py).
+Before it is acquired, a sequence can `watch` how much of it is cached (watches.py). Once it is released, what is left
+of it may be expected to be used again (expectations.py).
 
 A call that cannot get its blocks says so (None or False) and has changed nothing. Not safe to use from two threads.
 """
@@ -23,9 +24,10 @@ from .block_pool import BlockPool
 from .block_table import BlockCopy, BlockTable
 from .errors import CacheUsageError, InvariantViolation
 from .eviction import make_eviction_policy
+from .expectations import Expectation
 from .insertion import Insertion
 from .invariants import find_violations
-from .node import RadixNode
+from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
 from .prefix_match import PrefixMatch, find_match, find_tail, match_limit
 from .retention import Retention
@@ -43,13 +45,15 @@ class PrefixCache:
     Args:
         num_blocks: ids are 0 .. num_blocks - 1.
         block_size: token slots in a block.
-        eviction_policy: a name from EVICTION_POLICIES: lru, lfu, slru, fifo or priority.
+        eviction_policy: a name from EVICTION_POLICIES: lru, lfu, slru, fifo, priority or steps-to-execution.
         enable_sharing: False makes each sequence its own: match finds nothing, and nothing stays after release.
             Forks still share with what they were forked from.
+        keeps_expected: whatever the policy, what somebody expects to be used again is evicted after all else.
         pool: the block pool, if it is to be another than a new BlockPool(num_blocks).
 
     Attributes:
         pool, tree, open_tables: for reading only.
+        expectations: to `change` and `drop` those that releases have placed.
 
     Raises:
         CacheUsageError: an argument is out of range.
@@ -62,6 +66,7 @@ class PrefixCache:
         eviction_policy: str = "lru",
         enable_sharing: bool = True,
         *,
+        keeps_expected: bool = False,
         pool: BlockPool | None = None,
     ) -> None:
         if block_size < 1:
@@ -71,7 +76,9 @@ class PrefixCache:
         self.pool = pool or BlockPool(num_blocks)
         if self.pool.num_blocks != num_blocks:
             raise CacheUsageError(f"num_blocks={num_blocks} does not fit the pool's {self.pool.num_blocks}")
-        self.tree = RadixTree(block_size, make_eviction_policy(eviction_policy), num_blocks)
+        policy = make_eviction_policy(eviction_policy, keeps_expected=keeps_expected)
+        self.tree = RadixTree(block_size, policy, num_blocks)
+        self.expectations = self.tree.expectations
         self.open_tables = OpenTables(block_size)
         self._stats = CacheStats()
         self._insertion = Insertion(self.pool, self.tree, self._stats)
@@ -286,11 +293,11 @@ class PrefixCache:
         num_private = int(tail.num_tokens > 0)
         return self._open(token_ids, table.node, shared, tail, num_private, table.priority, table.retention)
 
-    def release(self, table: BlockTable, *, keeps_tail: bool = True) -> None:
+    def release(self, table: BlockTable, *, keeps_tail: bool = True, expectation: Expectation | None = None) -> None:
         """The sequence is finished, aborted or preempted: unlock its blocks, free the private ones.
 
         Its partial block stays in the tree as a source of copies, unless the tree has those tokens already or
-        `keeps_tail` is off. With enable_sharing=False nothing stays.
+        `keeps_tail` is off. With enable_sharing=False nothing stays. From now on `expectation` is of what stays.
 
         Raises:
             CacheUsageError: the table was released before.
@@ -298,11 +305,14 @@ class PrefixCache:
         table.check_live()
         self.open_tables.remove(table)
         node = table.node
+        end: RadixNode | PartialLeaf = node
         if self.enable_sharing and keeps_tail and table.is_tail_written and table.num_tail_tokens:
-            self._insertion.insert_tail(table)
+            end = self._insertion.insert_tail(table)
         self.pool.free(reversed(table.block_ids[table.num_committed_tokens // self.block_size :]))
         self.tree.touch(node, table.priority, is_hit=False)
         self.tree.unlock(node)
+        if expectation is not None and self.enable_sharing:
+            self.tree.expectations.place(expectation, end)
         if not self.enable_sharing:
             self.pool.free(self.tree.prune(node))
         table.block_ids = []

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .frontend.backends.openai_api import OpenAI
     from .frontend.backends.runtime_endpoint import RuntimeEndpoint
     from .frontend.batch_results import BatchError, BatchResults, BatchSummary
+    from .frontend.capture.program_graph import GraphNode, ProgramGraph
     from .frontend.chat.overflow import Overflow
     from .frontend.chat.reply import PendingReply, Reply
     from .frontend.chat.tool_formats import ToolCall
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from .runtime.offline_engine import Engine
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .runtime.request import Request
+    from .runtime.request_program import RequestProgram
     from .runtime.runner_spec import RunnerUnavailableError
     from .runtime.trace.jsonl import TraceFormatError
     from .runtime.trace.trace import Trace
@@ -163,6 +165,8 @@ _MODULE_OF = {
     "CallStarted": ".frontend.run_events",
     "RunEnded": ".frontend.run_events",
     "TextPiece": ".frontend.run_events",
+    "GraphNode": ".frontend.capture.program_graph",
+    "ProgramGraph": ".frontend.capture.program_graph",
     "ProgramState": ".frontend.state",
     "CacheNode": ".frontend.trace.cache_tree",
     "CacheTree": ".frontend.trace.cache_tree",
@@ -196,6 +200,7 @@ _MODULE_OF = {
     "ChatTemplateError": ".runtime.chat_message",
     "EngineMetrics": ".runtime.metrics",
     "Request": ".runtime.request",
+    "RequestProgram": ".runtime.request_program",
     "RunnerUnavailableError": ".runtime.runner_spec",
     "CompletionOutput": ".runtime.outputs",
     "FinishReason": ".runtime.outputs",
@@ -269,6 +274,8 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "CallStarted",
     "RunEnded",
     "TextPiece",
+    "GraphNode",
+    "ProgramGraph",
     "ProgramState",
     "CacheNode",
     "CacheTree",
@@ -302,6 +309,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "ChatTemplateError",
     "EngineMetrics",
     "Request",
+    "RequestProgram",
     "RunnerUnavailableError",
     "CompletionOutput",
     "FinishReason",

@@ -91,7 +91,11 @@ class Engine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.cache = PrefixCache(
-            runner.num_blocks, runner.block_size, config.eviction_policy, enable_sharing=config.enable_prefix_caching
+            runner.num_blocks,
+            runner.block_size,
+            config.eviction_policy,
+            enable_sharing=config.enable_prefix_caching,
+            keeps_expected=config.keep_open_programs,
         )
         self.scheduler = Scheduler(config, self.cache)
         self.sampler: Sampler = sampler or NumpySampler()

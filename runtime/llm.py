@@ -7,7 +7,7 @@ import itertools
 import secrets
 import sys
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Unpack
@@ -27,6 +27,7 @@ from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
 from .metrics import EngineMetrics
 from .outputs import OutputChunk, RequestOutput
+from .programs import Programs
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
 from .runner_factory import build_runner, runner_candidates
@@ -112,8 +113,8 @@ class LLM:
             prompts: one or many of: text, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of chat messages.
             sampling_params: one for all, or one per prompt; None takes the defaults.
             use_tqdm: draw a progress bar; None does so on a terminal when there are several prompts.
-            request_fields: `priority`, `cache_namespace`, `routing_key`, `retention`, `label` of every request (see
-                Request).
+            request_fields: `priority`, `cache_namespace`, `routing_key`, `retention`, `label` and `program` of every
+                request (see Request).
 
         Raises:
             InvalidRequestError: a prompt is refused; the message names its index, and none is run.
@@ -211,6 +212,18 @@ class LLM:
             yield from handle.stream()
         finally:
             handle.abort()
+
+    def tell_programs(self, message: Callable[[Programs], None]) -> None:
+        """Let the engine know what programs are going to do, as `message` tells it; after what was submitted before.
+
+        Returns at once. Nothing happens if the engine keeps no track of programs (see EngineConfig.is_program_aware).
+        """
+        if self.config.is_program_aware:
+            self._loop.tell(lambda engine: message(engine.scheduler.programs))
+
+    def end_program(self, run_id: Hashable) -> None:
+        """No request of this run of a program will come any more: forget it. Returns at once."""
+        self.tell_programs(lambda programs: programs.end(run_id))
 
     def new_request_id(self) -> str:
         """An id that no request has, whatever ids others choose."""

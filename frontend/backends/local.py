@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
@@ -13,9 +14,24 @@ from ...runtime.config import default_model
 from ...runtime.engine_loop import RequestHandle
 from ...runtime.llm import LLM
 from ...runtime.outputs import CompletionOutput, OutputChunk, RequestOutput, TokenLogprobs
+from ...runtime.programs import Programs
 from ...runtime.request import Request
+from ...runtime.request_program import RequestProgram
 from ...sampling_params import SamplingParams
-from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
+from ..backend import (
+    CallExpected,
+    GenerateCall,
+    Message,
+    ProgramEnded,
+    ProgramForked,
+    ProgramHint,
+    ProgramJoined,
+    ProgramRef,
+    ScoreCall,
+    ScoreResult,
+    Scoring,
+    TextSegment,
+)
 from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
 from ..trace.cache_tree import CacheNode, CacheTree
@@ -84,6 +100,7 @@ class LocalBackend:
             num_healable_tokens=call.num_healable_tokens,
             label=call.name,
             prompt_logprobs_start=call.prompt_logprobs_start,
+            program=_request_program(call.program),
         )
         (handle,) = self._submit([request])
         generation = LocalGeneration(handle)
@@ -98,6 +115,7 @@ class LocalBackend:
             shared_prefix_len=call.shared_prefix_len,
             continuations=call.continuations,
             label=call.name,
+            program=_request_program(call.program),
         )
         (handle,) = self._submit([request])
         scoring: Scoring = Handle(on_cancel=handle.abort)
@@ -105,7 +123,8 @@ class LocalBackend:
         return scoring
 
     def hint(self, hint: ProgramHint) -> None:
-        """Makes nothing of it yet."""
+        """Passes it on to the engine, if that keeps track of programs (see EngineConfig.is_program_aware)."""
+        self.llm.tell_programs(partial(_tell, hint))
 
     def flush_cache(self) -> None:
         self.llm.reset_prefix_cache()
@@ -234,6 +253,22 @@ class LocalGeneration(Generation):
     def _take(self, chunk: OutputChunk) -> None:
         if chunk.index == 0:
             self.push(chunk.text)
+
+
+def _request_program(program: ProgramRef | None) -> RequestProgram | None:
+    return None if program is None else RequestProgram(program.run_id, program.program_name, program.branch)
+
+
+def _tell(hint: ProgramHint, programs: Programs) -> None:
+    match hint:
+        case ProgramForked(run_id, branch, first_idx, num_branches):
+            programs.fork(run_id, branch, first_idx, num_branches)
+        case ProgramJoined(run_id, branch, joined, num_calls_before):
+            programs.join(run_id, branch, joined, num_calls_before)
+        case CallExpected(run_id, branch, num_calls_before):
+            programs.expect(run_id, branch, num_calls_before)
+        case ProgramEnded(run_id):
+            programs.end(run_id)
 
 
 def _settle_scoring(scoring: Scoring, output: RequestOutput) -> None:

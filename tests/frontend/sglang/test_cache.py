@@ -51,7 +51,6 @@ def test_whatever_asks_a_placeholder_ends_the_prefix() -> None:
         lambda s, x: [s.append("item") for _ in x],
         lambda s, x: s.append({"a": "b"}[x]),
         lambda s, x: s.append("-" * x),
-        lambda s, x: s.fork(2),
         lambda s, x: s["never"],
         lambda s, x: s.append(sgl.select("y", ["a", "b"])),
         lambda s, x: s.append(1 / 0),
@@ -61,9 +60,18 @@ def test_whatever_asks_a_placeholder_ends_the_prefix() -> None:
         def body(s: Any, x: Any, use: Any = use) -> None:
             s += "begin "
             use(s, x)
-            s += "never reached"
+            s += "never reached" + sgl.gen("z")
 
         assert cached_text(sgl.function(body)) == "begin ", idx
+
+
+def test_a_fork_does_not_end_it() -> None:
+    def body(s: Any, x: Any) -> None:
+        s += "begin "
+        s.fork(2)
+        s += "and go on" + sgl.gen("z") + x
+
+    assert cached_text(sgl.function(body)) == "begin and go on"
 
 
 def test_roles_and_nested_programs_belong_to_it() -> None:
@@ -89,13 +97,16 @@ def test_a_program_without_a_beginning_sends_nothing() -> None:
     assert cached_text(none) == ""
 
 
-def test_what_cannot_be_cached_ahead_says_so() -> None:
+def test_an_async_program_has_one_too() -> None:
     @sgl.function
-    async def later(s: Any) -> None:
-        s += "text"
+    async def later(s: Any, name: str) -> None:
+        s += "text" + sgl.gen("x")
+        s += f"{await s['x']}, {name}" + sgl.gen("y")
 
-    with pytest.raises(sgl.InvalidProgramError, match="later is async"):
-        later.cache(sgl.MockBackend())
+    assert cached_text(later) == "text"
+
+
+def test_what_cannot_be_computed_says_so() -> None:
     with pytest.raises(sgl.GenerationError, match="gone"):
         few_shot.cache(sgl.MockBackend([RuntimeError("gone")]))
 
