@@ -145,7 +145,7 @@ class AppendableState:
 
     def text_so_far(self) -> str:
         """The text there is now."""
-        return self._scope.interpreter.text_so_far()
+        return self._scope.interpreter.transcript.text()
 
     @property
     def program_name(self) -> str:
@@ -170,7 +170,7 @@ class AppendableState:
         restored = run.restored_trace
         if restored is not None and len(restored.calls) == len(run.graph.records()):
             return restored
-        return capture_trace(run, self._scope.interpreter.messages_so_far())
+        return capture_trace(run, self._scope.interpreter.transcript.messages())
 
     def __repr__(self) -> str:
         values = self._scope.variables()
@@ -191,7 +191,7 @@ class AppendableState:
             run.program_name,
             self._status(),
             self.calls(),
-            interpreter.spans_so_far(),
+            interpreter.transcript.parts(),
             None if error is None else str(error),
         )
 

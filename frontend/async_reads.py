@@ -80,15 +80,15 @@ async def _all_pieces(scope: Scope, timeout: float | None, *, is_observer: bool)
     position = 0
     while True:
         async with time_limit(timeout, lambda: f"no new text for {timeout} s; the program is still running"):
-            await _span_or_end(scope, position, is_observer=is_observer)
-        span = scope.interpreter.span(position)
-        if span is None:
+            await _part_or_end(scope, position, is_observer=is_observer)
+        part = scope.interpreter.transcript.part(position)
+        if part is None:
             break
         position += 1
-        if isinstance(span, str):
-            yield span
+        if isinstance(part, str):
+            yield part
         else:
-            async for piece in _call_pieces(span, timeout):
+            async for piece in _call_pieces(part, timeout):
                 yield piece
     scope.interpreter.raise_failure()
     error = scope.run.body_error()
@@ -96,8 +96,8 @@ async def _all_pieces(scope: Scope, timeout: float | None, *, is_observer: bool)
         raise error
 
 
-async def _span_or_end(scope: Scope, position: int, *, is_observer: bool) -> None:
-    is_there = partial(scope.interpreter.has_span_or_end, position, is_observer)
+async def _part_or_end(scope: Scope, position: int, *, is_observer: bool) -> None:
+    is_there = partial(scope.interpreter.has_part_or_end, position, is_observer)
     if is_there():
         return
     bell = Bell()

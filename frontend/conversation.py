@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import copy
 import json
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from ..prompt_explanation import PromptExplanation
-from .backend import Backend, Message, ProgramEnded
+from .backend import Backend, Message
 from .calls import CallRecord
 from .chat.bridge import as_history, entry_of_state
 from .chat.history import Entry, Prompt, Renderer, waits_for_reply
@@ -97,8 +96,6 @@ class Conversation(MessageLog):
     def _start_run(self) -> None:
         """What is asked here is to the backend one program, which ends when nobody has the conversation any more."""
         self._run = RunContext("conversation", self.backend, self._sampling)
-        ended = weakref.finalize(self, self.backend.hint, ProgramEnded(self._run.run_id))
-        ended.atexit = False
 
     # -- asking ------------------------------------------------------------------------------------------------------
 

@@ -14,11 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from .backend import Message
-from .bound_values import TextSpan
+from .backend import Message, TextSegment
 from .calls import Call, Failure, ParseFailure
 from .continuation import History
-from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
+from .errors import ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
 from .handle import when_all_done
 from .operations import (
@@ -35,6 +34,7 @@ from .operations import (
 from .primitives import RoleBegin, RoleEnd, Text, with_article
 from .run_context import RunContext
 from .token_log import TokenLog
+from .transcript import Transcript
 
 Phase = Literal["idle", "executing", "settled", "waiting"]
 
@@ -44,6 +44,9 @@ class Interpreter:
 
     Phases: `idle` (queue empty), `executing` (some thread runs operations), `settled` (the call that thread has just
     submitted is already over), `waiting` (for a call's handle or, in a new branch, for the fork).
+
+    Attributes:
+        transcript: what the state says so far.
     """
 
     def __init__(self, run: RunContext, *, is_branch: bool = False) -> None:
@@ -55,12 +58,7 @@ class Interpreter:
         self._failure: Failure | None = None
         self._parse_failure: ParseFailure | None = None
         self._tokens = TokenLog(run.backend)
-        self._spans: list[str | Call] = []
-        self._num_inherited_spans = 0
-        self._span_starts: dict[TextSpan, int] = {}
-        self._messages: list[Message] = []
-        self._role: str | None = None
-        self._role_text: list[str] = []
+        self.transcript = Transcript()
         self._when_changed: list[Callable[[], None]] = []
         self._when_idle: list[Callable[[], None]] = []
         run.when_body_over(self._notify)
@@ -82,14 +80,9 @@ class Interpreter:
     def start(self, snapshot: Snapshot) -> None:
         """Begin as a branch of another state."""
         self._tokens = snapshot.tokens
-        self._messages = list(snapshot.messages)
-        self._role = snapshot.role
-        self._role_text = [snapshot.role_text]
+        self.transcript = Transcript(snapshot.text, snapshot.messages, snapshot.role, snapshot.role_text)
         with self._changed:
             self._failure = self._failure or snapshot.failure
-            if snapshot.text:
-                self._spans.append(snapshot.text)
-                self._num_inherited_spans = 1
         self._resume()
 
     def cancel(self, failure: Failure) -> None:
@@ -149,7 +142,7 @@ class Interpreter:
         callback()
 
     def when_changed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, at the next change that `has_span_or_end` may tell of. Rules as for `when_idle`."""
+        """Call `callback` once, at the next change that `has_part_or_end` may tell of. Rules as for `when_idle`."""
         with self._changed:
             self._when_changed.append(callback)
 
@@ -165,28 +158,13 @@ class Interpreter:
         """All text; blocks until everything added so far has run. Raises like `wait` and `raise_failure`."""
         self.wait(timeout)
         self.raise_failure()
-        return self.text_so_far()
-
-    def text_so_far(self) -> str:
-        """The text there is now; never blocks."""
-        return "".join(text for text, _ in self.spans_so_far())
-
-    def spans_so_far(self) -> list[tuple[str, bool]]:
-        """The text there is now in pieces, and whether a call of this state wrote each; never blocks."""
-        with self._changed:
-            spans = list(self._spans)
-        return [(span, False) if isinstance(span, str) else (span.text_so_far(), True) for span in spans]
+        return self.transcript.text()
 
     def messages(self, timeout: float | None = None) -> list[Message]:
         """The complete chat messages; blocks until everything added so far has run. Raises like `text`."""
         self.wait(timeout)
         self.raise_failure()
-        return self.messages_so_far()
-
-    def messages_so_far(self) -> list[Message]:
-        """The chat messages that are complete now; never blocks."""
-        with self._changed:
-            return [dict(message) for message in self._messages]
+        return self.transcript.messages()
 
     def token_ids(self, timeout: float | None = None) -> list[int]:
         """The ids that are final; text after the last call is not among them. Blocks and raises like `text`."""
@@ -207,28 +185,23 @@ class Interpreter:
         position = 0
         while True:
             with self._changed:
-                if not self._changed.wait_for(partial(self.has_span_or_end, position, until_body_over), timeout):
+                if not self._changed.wait_for(partial(self.has_part_or_end, position, until_body_over), timeout):
                     raise ReadTimeoutError(f"no new text for {timeout} s; the program is still running")
-                span = self.span(position)
-            if span is None:
+            part = self.transcript.part(position)
+            if part is None:
                 self.raise_failure()
                 return
             position += 1
-            if isinstance(span, str):
-                yield span
+            if isinstance(part, str):
+                yield part
             else:
-                yield from span.chunks(timeout)
+                yield from part.chunks(timeout)
 
-    def has_span_or_end(self, position: int, until_body_over: bool) -> bool:
+    def has_part_or_end(self, position: int, until_body_over: bool) -> bool:
         """Whether the text has a part number `position`, or will never have one."""
         with self._changed:
             is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
-            return is_end or position < len(self._spans)
-
-    def span(self, position: int) -> str | Call | None:
-        """Part number `position` of the text, if there is one by now: literal text, or a call that was submitted."""
-        with self._changed:
-            return self._spans[position] if position < len(self._spans) else None
+            return is_end or self.transcript.part(position) is not None
 
     def _notify(self) -> None:
         with self._changed:
@@ -299,7 +272,9 @@ class Interpreter:
         try:
             self._add_literal(operation)
         except Exception as error:
-            self._fail(Failure(f"{with_article(self._role or 'chat')} message cannot be written: {error}", error))
+            self._fail(
+                Failure(f"{with_article(self.transcript.role or 'chat')} message cannot be written: {error}", error)
+            )
         return False
 
     def _submit(self, call: Call) -> bool:
@@ -310,7 +285,7 @@ class Interpreter:
             return False
         with self._changed:
             self._execution = execution
-            self._spans.append(call)
+            self.transcript.show(call)
             is_cancelled = self._failure is not None or self._run.cancellation is not None
             self._announce()
         call.start(execution.generation)
@@ -329,7 +304,7 @@ class Interpreter:
         except BaseException as error:
             self._fail_call(call, error)
         else:
-            self._role_text.append(outcome.text)
+            self.transcript.end_call(outcome.text)
             if isinstance(outcome.value, ParseFailure):
                 self._parse_failure = self._parse_failure or outcome.value
             call.succeed(outcome.value, outcome.text, outcome.meta)
@@ -363,10 +338,10 @@ class Interpreter:
         """Where the state stands. Only while no other thread runs its operations: in a fork, or once it is idle."""
         return Snapshot(
             tokens=self._tokens.branch(),
-            text=self.text_so_far(),
-            messages=tuple(self._messages),
-            role=self._role,
-            role_text="".join(self._role_text),
+            text=self.transcript.text(),
+            messages=tuple(self.transcript.messages()),
+            role=self.transcript.role,
+            role_text=self.transcript.role_text,
             failure=self._failure,
             backend=self._run.backend,
         )
@@ -374,14 +349,11 @@ class Interpreter:
     def _mark(self, operation: Mark) -> None:
         """Remember or hand out a part of the text. All calls before it are over."""
         if isinstance(operation, SpanBegin):
-            self._span_starts[operation.span] = len(self._spans)
+            self.transcript.begin_span(operation.span)
         elif isinstance(operation, SpanEnd):
-            operation.span.settle(self._text_since(self._span_starts.pop(operation.span)))
+            self.transcript.end_span(operation.span)
         else:
-            operation.settle(self._text_since(self._num_inherited_spans), self._tokens)
-
-    def _text_since(self, position: int) -> str:
-        return "".join([span if isinstance(span, str) else span.text for span in self._spans[position:]])
+            operation.settle(self.transcript.own_text(), self._tokens)
 
     def _append_branches(self, operation: AppendBranches) -> None:
         """All branches have contributed, or failed: take it and go on."""
@@ -392,43 +364,30 @@ class Interpreter:
             except Exception as error:
                 self._fail(operation.failure(idx, error))
                 break
-            self._role_text.append(contribution.text)
-            self._show(contribution.text)
+            self.transcript.write(contribution.text)
+        self._notify()
         self._resume()
 
     def _add_literal(self, operation: Text | RoleBegin | RoleEnd | History) -> None:
-        if isinstance(operation, History):
+        if isinstance(operation, Text):
+            self._tokens.add_text(operation.text)
+            self.transcript.write(operation.text)
+        elif isinstance(operation, RoleBegin):
+            self._add_template(self._run.backend.role_prefix(self.transcript.messages(), operation.role))
+            self.transcript.open_message(operation.role)
+        elif isinstance(operation, RoleEnd):
+            self.transcript.check_closes(operation.role)
+            self._add_template(self._run.backend.role_suffix(self.transcript.messages(), operation.role))
+            self.transcript.close_message(operation)
+        else:
             self._tokens.commit_as(operation.token_ids)
             for text, is_template in operation.tail:
                 self._tokens.add_text(text, is_template=is_template)
-            with self._changed:
-                self._messages.extend(dict(message) for message in operation.messages)
-            self._show(operation.text)
-            return
-        if isinstance(operation, Text):
-            self._tokens.add_text(operation.text)
-            self._role_text.append(operation.text)
-            self._show(operation.text)
-            return
-        if isinstance(operation, RoleBegin):
-            segments = self._run.backend.role_prefix(self._messages, operation.role)
-            self._role = operation.role
-            self._role_text = []
-        else:
-            if self._role != operation.role:
-                raise InvalidProgramError(f"{operation.role} cannot be closed: the open role is {self._role}")
-            segments = self._run.backend.role_suffix(self._messages, operation.role)
-            message = {"role": operation.role, "content": "".join(self._role_text), **dict(operation.fields)}
-            with self._changed:
-                self._messages.append(message)
-            self._role = None
+            self.transcript.add_messages(operation.messages)
+            self.transcript.show(operation.text)
+        self._notify()
+
+    def _add_template(self, segments: Sequence[TextSegment]) -> None:
         for segment in segments:
             self._tokens.add_text(segment.text, is_template=segment.is_template)
-        self._show("".join(segment.text for segment in segments))
-
-    def _show(self, text: str) -> None:
-        if not text:
-            return
-        with self._changed:
-            self._spans.append(text)
-            self._announce()
+        self.transcript.show("".join(segment.text for segment in segments))

@@ -70,7 +70,7 @@ class CaptureState(ProgramState):
         self._capture.stop(f"the program reads how {name!r} came about")
 
     def text(self, timeout: float | None = None) -> Any:
-        return _text(self._capture, self._scope.interpreter.text_so_far())
+        return _text(self._capture, self._scope.interpreter.transcript.text())
 
     text_so_far = text
 

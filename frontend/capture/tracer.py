@@ -113,7 +113,8 @@ def cache_prefix(graph: ProgramGraph, backend: Backend) -> int:
         try:
             backend.generate(call).result()
         except Exception as error:
-            raise GenerationError(f"the constant prefix of {graph.program_name!r} cannot be computed: {error}") from error
+            message = f"the constant prefix of {graph.program_name!r} cannot be computed: {error}"
+            raise GenerationError(message) from error
     return len(token_ids)
 
 
@@ -131,8 +132,7 @@ class CaptureInterpreter(Interpreter):
         run.prompts.append(self.written)
         text = mark(str(call.record.call_id), call.record.name or call.record.kind)
         self._tokens.add_text(text)
-        self._role_text.append(text)
-        self._show(text)
+        self.transcript.write(text)
         call.fail(Failure(f"{call.record.describe()} has no value: the program was only captured", None))
         return False
 

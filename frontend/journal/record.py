@@ -37,7 +37,7 @@ def record_line(key: ItemKey, scope: Scope, reader: TokenReader) -> str:
         "failed": failure is not None,
         "state": _state_of(scope),
     }
-    trace = capture_trace(scope.run, scope.interpreter.messages_so_far(), reader).to_json()
+    trace = capture_trace(scope.run, scope.interpreter.transcript.messages(), reader).to_json()
     return f'{json.dumps(head, separators=(",", ":"))[:-1]},"trace":{trace}}}'
 
 
