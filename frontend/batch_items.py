@@ -11,22 +11,21 @@ Item = Mapping[str, Any] | tuple[Any, ...]
 """Arguments by name, or in order."""
 
 
-def listed(items: Iterable[Item]) -> list[Item]:
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""The positional ones and those by name."""
+
+
+def checked_items(items: Iterable[Item]) -> list[Arguments]:
     """
     Raises:
-        InvalidProgramError: it is one item instead of many, or no iterable.
+        InvalidProgramError: it is one item instead of many, or no iterable, or an item is neither a dict nor a tuple.
     """
     if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
         raise InvalidProgramError(f"run_batch takes a list of dicts or tuples, one per run, not {type(items).__name__}")
-    return list(items)
+    return [_checked_item(idx, item) for idx, item in enumerate(items)]
 
 
-def checked_item(idx: int, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The positional arguments and those by name.
-
-    Raises:
-        InvalidProgramError: it is neither a dict nor a tuple.
-    """
+def _checked_item(idx: int, item: object) -> Arguments:
     if isinstance(item, Mapping):
         return (), item
     if isinstance(item, tuple):

@@ -9,15 +9,15 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial, update_wrapper
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .appendable import AppendableState
 from .appending_state import AppendingState
 from .async_state import AsyncProgramState
 from .backend import Backend
-from .batch import BatchItem, BatchRun, iter_batch, run_batch
-from .batch_items import Item, checked_item, listed
+from .batch import BatchRun, iter_batch, run_batch
+from .batch_items import Item, checked_items
 from .batch_options import BatchOptions, NumThreads, OnItemError, checked_path, resolve_concurrency
 from .batch_results import BatchResults
 from .calls import Call
@@ -25,8 +25,7 @@ from .capture.program_graph import ProgramGraph
 from .capture.tracer import cache_prefix, capture_program
 from .default_backend import as_backend, default_backend_if_set, get_default_backend
 from .errors import InvalidProgramError
-from .journal.identity import ItemKeys, JournalIdentity
-from .journal.journal import JournalSpec
+from .program_batch import ProgramBatch
 from .program_body import Body, ProgramBody
 from .run_context import RunContext, check_sampling
 from .run_events import EventFeed, RunEnded, RunEvent
@@ -299,45 +298,12 @@ class Program:
                 f"{method} takes arguments of {self.name} from the items, or from bind: {sorted(own)}"
             )
         path = checked_path(journal)
-        checked = [checked_item(idx, item) for idx, item in enumerate(listed(items))]
-        if not checked:
+        calls = checked_items(items)
+        check_sampling(options.sampling)  # all of it before a model is loaded
+        if not calls:
             return BatchRun(self.name, [], batch_options)
-        options = replace(options, backend=_backend_of(options))
-        check_sampling(options.sampling)  # before anything runs
-        spec = None if path is None else self._journal_spec(path, options)
-        keys = None if spec is None else ItemKeys(spec.identity)
-        batch_items = [
-            BatchItem(
-                partial(self._new_scope, options),
-                partial(self._execute_item, args, own),
-                None if keys is None else keys.next_key(self._key_arguments(args, own)),
-            )
-            for args, own in checked
-        ]
-        return BatchRun(self.name, batch_items, batch_options, spec)
-
-    def _journal_spec(self, path: str, options: RunOptions) -> JournalSpec:
-        backend = _backend_of(options)
-        identity = JournalIdentity.of(self.name, self._body.function, options.sampling, backend)
-        return JournalSpec(path, identity, backend)
-
-    def _key_arguments(self, args: tuple[Any, ...], own: Mapping[str, Any]) -> object:
-        """What an item is known by in a journal: its arguments by name, those given ahead and defaults included."""
-        try:
-            arguments = self._arguments(args, own)
-        except InvalidProgramError:
-            return [args, own]
-        arguments.apply_defaults()
-        return self._body.named(arguments)
-
-    async def _execute_item(self, args: tuple[Any, ...], own: Mapping[str, Any], scope: Scope) -> BaseException | None:
-        """Run one item. Bad arguments are its own failure."""
-        try:
-            arguments = self._arguments(args, own)
-        except InvalidProgramError as error:
-            scope.run.end_body(error)
-            return error
-        return await self._body.aexecute(scope, arguments)
+        batch = ProgramBatch(self._body, self._bound, _backend_of(options), options.sampling, path)
+        return batch.run_of(calls, batch_options)
 
     # Inside another program
 
