@@ -134,14 +134,14 @@ def workflow(scale: float) -> Workload:
 
 
 def _workflow(rng: random.Random) -> Body:
-    """The state of each agent is its role; what it is asked is not kept. The program says when whose turn comes."""
+    """The state of each agent is its role; what it is asked is not kept. Each says when its turn comes again."""
     roles = [draw(rng, ROLE_LEN) for _ in range(NUM_AGENTS)]
     message = draw(rng, 32)
     hints: tuple[Hint, ...] = (told_fork((), NUM_AGENTS),)
     for _ in range(6):
         for idx, role in enumerate(roles):
             (message,) = yield Turn([Ask(role + message, 24, (idx,))], 0.05, hints)
-            hints = tuple(told_expect((other,), (other - idx - 1) % NUM_AGENTS) for other in range(NUM_AGENTS))
+            hints = (told_expect((idx,), NUM_AGENTS - 1),)
 
 
 def fork_join(scale: float) -> Workload:
@@ -354,18 +354,16 @@ def print_table(rows: Mapping[str, Mapping[str, Result]]) -> None:
 
 @function
 def panel(s: ProgramState, topic: str, roles: list[str], num_rounds: int) -> None:
-    """Agents with a role each that speak in turn; what is said before the last word is not kept."""
+    """Agents with a role each that speak in turn, and say how many others come before them again."""
     members = s.fork(len(roles))
     for member, role in zip(members, roles, strict=True):
         member += role
     said = topic
     for _ in range(num_rounds):
-        for idx, member in enumerate(members):
-            turn = member.fork()[0]
-            turn += f"\n{said}\n" + gen("said", max_tokens=8, temperature=0.0, ignore_eos=True)
+        for member in members:
+            member += f"\n{said}\n" + gen("said", max_tokens=8, temperature=0.0, ignore_eos=True)
             member.expect_call(after=len(roles) - 1)
-            said = turn["said"]
-            members[(idx + 1) % len(roles)].expect_call(after=0)
+            said = member["said"]
 
 
 def real_seconds(policies: tuple[str, str, bool], num_programs: int) -> tuple[float, float]:
@@ -413,12 +411,13 @@ def main() -> None:
     parser.add_argument("--real", type=int, default=0, metavar="REPEATS", help="run the bundled model so many times")
     parser.add_argument("--panels", type=int, default=3, help="programs at a time on the bundled model")
     args = parser.parse_args()
-    print_table(
-        {
-            name: {label: simulate(WORKLOADS[name](args.scale), policies) for label, policies in POLICIES.items()}
-            for name in args.workloads
-        }
-    )
+    if args.workloads:
+        print_table(
+            {
+                name: {label: simulate(WORKLOADS[name](args.scale), policies) for label, policies in POLICIES.items()}
+                for name in args.workloads
+            }
+        )
     if args.real:
         run_real(args.panels, args.real)
 

@@ -9,8 +9,8 @@ The life of a sequence, and the only calls that change anything:
     fork       a second table that shares everything so far         -> BlockTable, copies to carry out
     release    finished, aborted or preempted                       the computed blocks stay in the tree, unlocked
 
-Before it is acquired, a sequence can `watch` how much of it is cached (watches.py). Once it is released, what is left
-of it may be expected to be used again (expectations.py).
+Before it is acquired, a sequence can `watch` how much of it is cached (watches.py). What is left of it once it is
+released may be expected to be used again (expectations.py).
 
 A call that cannot get its blocks says so (None or False) and has changed nothing. Not safe to use from two threads.
 """
@@ -53,7 +53,7 @@ class PrefixCache:
 
     Attributes:
         pool, tree, open_tables: for reading only.
-        expectations: to `change` and `drop` those that releases have placed.
+        expectations: those that releases have placed, to be changed, dropped or retired.
 
     Raises:
         CacheUsageError: an argument is out of range.

@@ -50,10 +50,15 @@ class ProgramBranch:
 
 @dataclass(eq=False, slots=True)
 class ProgramRecord:
-    """A program that goes on; `is_ended` once it does not."""
+    """A program that goes on; `is_ended` once it does not.
+
+    Attributes:
+        counted: branches that make their next call after a known number of others.
+    """
 
     name: str
     branches: dict[Path, ProgramBranch] = field(default_factory=dict)
+    counted: dict[ProgramBranch, None] = field(default_factory=dict)
     is_ended: bool = False
 
     def branch(self, path: Path) -> ProgramBranch:

@@ -28,6 +28,9 @@ from .sequence import Sequence
 OPEN_STEPS = 1 << 20
 """Of a state that goes on, where those are kept, but nobody knows when it is used: all that is known comes before."""
 
+MAX_COUNTED = 256
+"""Beyond so many branches with a number of calls before their next, these are not counted down."""
+
 MAX_PROGRAMS = 1 << 16
 """Of more than that, the one that has not called for longest is forgotten: its caller has not told of its end."""
 
@@ -122,7 +125,9 @@ class Programs:
         if _prompt_len(sequence) >= branch.num_prompt_tokens:
             branch.num_prompt_tokens = _prompt_len(sequence)
             branch.begin_call()
+            branch.program.counted.pop(branch, None)
             self._drop(branch)
+            self._count_down(branch.program)
 
     def on_preemption(self, sequence: Sequence) -> Expectation | None:
         """What to release it with: it comes back as soon as there is room."""
@@ -176,7 +181,16 @@ class Programs:
 
     def _set_steps(self, branch: ProgramBranch, steps: int) -> None:
         branch.steps = steps
+        branch.program.counted.pop(branch, None)
+        if 1 < steps < UNKNOWN:
+            branch.program.counted[branch] = None
         self._refresh(branch)
+
+    def _count_down(self, program: ProgramRecord) -> None:
+        """The program makes a call: those that wait for a number of them are one nearer. O(MAX_COUNTED)."""
+        if len(program.counted) <= MAX_COUNTED:
+            for branch in list(program.counted):
+                self._set_steps(branch, branch.steps - 1)
 
     def _refresh(self, branch: ProgramBranch) -> None:
         if branch.expectation is not None:
