@@ -29,7 +29,7 @@ from .insertion import Insertion
 from .invariants import find_violations
 from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
-from .prefix_match import PrefixMatch, find_match, find_tail, match_limit
+from .prefix_match import PrefixMatch, find_match, find_tail, match_limit, num_locked_blocks
 from .retention import Retention
 from .stats import CacheStats
 from .tree import RadixTree
@@ -121,8 +121,7 @@ class PrefixCache:
 
         The other matched blocks count as available until they are acquired. O(nodes on the path).
         """
-        num_node_blocks = len(match.block_ids) - match.node.start // self.block_size
-        return len(match.block_ids) - self.tree.num_newly_locked_blocks(match.node, num_node_blocks)
+        return num_locked_blocks(self.tree, match)
 
     # ---- the life of a sequence ------------------------------------------------------------------------------------
 
@@ -217,7 +216,7 @@ class PrefixCache:
         if match.block_ids and self.tree.roots.get(namespace) is not self.tree.root_of(node):
             raise CacheUsageError(f"namespace={namespace!r} is not the one the match is from: match and acquire in one")
         num_node_blocks = len(match.block_ids) - node.start // self.block_size
-        num_private = self._num_blocks_for(num_tokens) - len(match.block_ids)
+        num_private = -(-num_tokens // self.block_size) - len(match.block_ids)
         num_kept = len(match.block_ids) - self.num_locked_blocks(match)  # evictable, but not once this table is open
         if num_private + num_kept > self.num_available_blocks:
             return None
@@ -233,7 +232,7 @@ class PrefixCache:
     def extend(self, table: BlockTable, num_tokens: int) -> bool:
         """Give the table room for `num_tokens` tokens in all; evicts if need be. False: no room, nothing changed."""
         table.check_live()
-        missing = self._num_blocks_for(num_tokens) - len(table.block_ids)
+        missing = -(-num_tokens // self.block_size) - len(table.block_ids)
         if missing <= 0:
             return True
         block_ids = self._allocate(missing)
@@ -356,9 +355,6 @@ class PrefixCache:
         """Moves whenever a match found earlier may name blocks or places that are no more."""
         return self.pool.num_frees + self.tree.num_splits
 
-    def _num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
-
     def _allocate(self, num_blocks: int) -> list[int] | None:
         missing = num_blocks - self.num_free_blocks
         if missing > self.num_evictable_blocks:
@@ -388,10 +384,8 @@ class PrefixCache:
         if private_ids is None:
             self.tree.unlock(node)
             return None
-        copies = []
-        if tail.block_id is not None:
-            copies.append(BlockCopy(tail.block_id, private_ids[0], tail.num_tokens))
-            self._stats.num_copied_blocks += 1
+        copies = [] if tail.block_id is None else [BlockCopy(tail.block_id, private_ids[0], tail.num_tokens)]
+        self._stats.num_copied_blocks += len(copies)
         table = BlockTable(
             token_ids=token_ids,
             block_ids=shared_ids + private_ids,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import secrets
-import sys
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from .errors import InvalidConfigError, InvalidRequestError
 from .metrics import EngineMetrics
 from .outputs import OutputChunk, RequestOutput
 from .programs import Programs
+from .progress_bar import ProgressBar, has_terminal
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
 from .runner_factory import build_runner, runner_candidates
@@ -81,7 +81,7 @@ class LLM:
             self.config = dataclasses.replace(self.config, overlap_schedule=check_device(device).type != "cpu")
         checkpoint = resolve_model(self.model_name)
         self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
-        with _ProgressBar("Loading weights", show_progress) as progress:
+        with ProgressBar("Loading weights", show_progress) as progress:
             spec = RunnerSpec(
                 checkpoint=checkpoint,
                 config=self.config,
@@ -306,7 +306,7 @@ class LLM:
         return self._engine.prepare(request)
 
     def _wait_all(self, handles: list[RequestHandle], use_tqdm: bool | None) -> list[RequestOutput]:
-        is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and _has_terminal()
+        is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and has_terminal()
         try:
             return [
                 handle.wait()
@@ -316,33 +316,6 @@ class LLM:
             for handle in handles:
                 handle.abort()
             raise
-
-
-class _ProgressBar:
-    """A tqdm bar that learns its total with the first update."""
-
-    def __init__(self, description: str, is_shown: bool | None) -> None:
-        self._bar = tqdm(
-            desc=description,
-            unit="tensor",
-            leave=False,
-            disable=not (_has_terminal() if is_shown is None else is_shown),
-        )
-
-    def update(self, done: int, total: int) -> None:
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
-
-    def __enter__(self) -> _ProgressBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-
-def _has_terminal() -> bool:
-    """A daemon may have no standard error stream at all."""
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 OPTION_ALIASES = {"scheduling_policy": "schedule_policy"}

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
+from hypothesis import settings
 
 from ramet.kernels.cpu.compiler import find_compiler
 from ramet.kernels.cpu.errors import CompilerNotFoundError
 from ramet.kernels.cpu.library import declare
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -30,6 +30,7 @@ WITHOUT_MODEL = (
     "Async programs",
     "Batches that survive",
     "See what happened",
+    "A program before it runs",
     "Backends and tests",
     "radix on its own",
 )

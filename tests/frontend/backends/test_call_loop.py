@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+from queue import SimpleQueue
 
 import pytest
 
@@ -38,18 +39,19 @@ def test_outcomes_and_errors_settle_their_handles(loop: CallLoop) -> None:
 
 
 def test_what_waits_for_its_turn_can_be_cancelled(loop: CallLoop) -> None:
-    started: list[int] = []
+    started: SimpleQueue[int] = SimpleQueue()
 
     async def run(idx: int) -> None:
-        started.append(idx)
+        started.put(idx)
         await asyncio.sleep(60)
 
     handles = [loop.start(lambda idx=idx: run(idx)) for idx in range(3)]  # type: ignore[misc]
     handles[2].cancel()
     with pytest.raises(CallCancelledError):
         handles[2].result(20)
-    assert started == [0, 1]
+    assert {started.get(timeout=20), started.get(timeout=20)} == {0, 1}
     loop.close()
+    assert started.empty()
     for handle in handles:
         assert isinstance(handle.error(), CallCancelledError)
 
