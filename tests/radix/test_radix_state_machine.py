@@ -115,6 +115,7 @@ class CacheMachine(RuleBasedStateMachine):
     def compute_what_is_awaited(self, data: st.DataObject, is_finished: bool, ranges: Ranges) -> None:
         """What a watch asks for, to its end or not, and perhaps in several steps."""
         watch = data.draw(st.sampled_from(self.watches))
+        assume(watch.token_ids)
         end = data.draw(st.integers(1, len(watch.token_ids)))
         running = self.acquire_text(data, [*watch.token_ids[:end], 2], watch.namespace, 0, ranges)
         for _ in range(data.draw(st.integers(1, 3))):
@@ -257,6 +258,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.running.remove(running)
         self.oracle.note_retention(running, is_committed=False)
         self.cache.release(running.table)
+        self.check_moves()
         assert running.table.block_ids == []
 
     @precondition(lambda self: self.running)
@@ -367,6 +369,14 @@ class CacheMachine(RuleBasedStateMachine):
 
     # ---- after every rule ------------------------------------------------------------------------------------------
 
+    def check_moves(self) -> None:
+        """Notes are about tokens, so both blocks must hold the same. Before somebody else writes into the free one."""
+        for src_block_id, dst_block_id in self.pool.moves:
+            src, dst = self.oracle.contents[src_block_id], self.oracle.contents[dst_block_id]
+            assert src
+            assert all(src[slot] == dst[slot] for slot in src.keys() & dst.keys())
+        self.pool.moves.clear()
+
     def picture(self) -> tuple[Any, ...]:
         return render(self.cache), self.cache.stats, self.pool.free_ids()
 
@@ -378,11 +388,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.cache.check_invariants()
-        for src_block_id, dst_block_id in self.pool.moves:  # notes are about tokens: both blocks must hold the same
-            src, dst = self.oracle.contents[src_block_id], self.oracle.contents[dst_block_id]
-            assert src
-            assert all(src[slot] == dst[slot] for slot in src.keys() & dst.keys())
-        self.pool.moves.clear()
+        self.check_moves()
         for block_id in range(self.cache.num_blocks):
             assert self.cache.annotation(block_id) is self.pool.notes.get(block_id)
         assert self.cache.num_available_blocks == self.oracle.num_unused_blocks(())
