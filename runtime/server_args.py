@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import InvalidConfigError
 
-_NAMES: Mapping[str, str] = {
+NAMES: Mapping[str, str] = {
     "model_path": "model",
     "context_length": "max_model_len",
     "max_running_requests": "max_num_seqs",
@@ -16,11 +16,11 @@ _NAMES: Mapping[str, str] = {
     "random_seed": "seed",
     "radix_eviction_policy": "eviction_policy",
 }
-_NEGATIONS: Mapping[str, str] = {
+NEGATIONS: Mapping[str, str] = {
     "disable_radix_cache": "enable_prefix_caching",
     "disable_overlap_schedule": "overlap_schedule",
 }
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "tp_size": (1,),
     "dp_size": (1,),
     "pp_size": (1,),
@@ -36,14 +36,14 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "dtype": ("auto",),
     "kv_cache_dtype": ("auto",),
 }
-_WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = frozenset(
     {"launch_timeout", "watchdog_timeout", "stream_interval", "decode_log_interval", "log_requests", "show_time_cost"}
     | {"enable_metrics", "enable_cache_report", "disable_cuda_graph", "cuda_graph_max_bs", "disable_custom_all_reduce"}
     | {"enable_p2p_check", "enable_torch_compile", "torch_compile_max_bs", "enable_mixed_chunk", "sampling_backend"}
     | {"schedule_conservativeness", "mm_attention_backend"}
 )
 """They say how SGLang's server starts, logs or computes. No output depends on them, and there is nothing to set."""
-_REASONS: Mapping[str, str] = {
+REASONS: Mapping[str, str] = {
     "mem_fraction_static": "say how many bytes the cache may have with kv_cache_memory",
     "max_total_tokens": "say how many blocks the cache has with num_blocks",
     "max_prefill_tokens": "say how many tokens a step computes with chunked_prefill_size",
@@ -70,15 +70,15 @@ def llm_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in options.items():
-        if name in _WITHOUT_EFFECT or (value is None and name in _REASONS):
+        if name in WITHOUT_EFFECT or (value is None and name in REASONS):
             continue
-        if name in _NEUTRAL:
-            if value is not None and value not in _NEUTRAL[name]:
-                allowed = " or ".join(map(repr, _NEUTRAL[name]))
+        if name in NEUTRAL:
+            if value is not None and value not in NEUTRAL[name]:
+                allowed = " or ".join(map(repr, NEUTRAL[name]))
                 raise InvalidConfigError(f"{name}={value!r} is not supported: it can only be {allowed}")
             continue
-        if name in _REASONS:
-            raise InvalidConfigError(f"{name}={value!r} is not supported: {_REASONS[name]}")
+        if name in REASONS:
+            raise InvalidConfigError(f"{name}={value!r} is not supported: {REASONS[name]}")
         for own, own_value in _translated(name, value).items():
             if own in found:
                 raise InvalidConfigError(f"{name} is given twice, once as {own!r}: give one of them")
@@ -89,11 +89,11 @@ def llm_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _translated(name: str, value: Any) -> dict[str, Any]:
     if name == "chunked_prefill_size":
         return {"enable_chunked_prefill": False} if value == -1 else {"max_num_batched_tokens": value}
-    if name in _NEGATIONS:
+    if name in NEGATIONS:
         if not isinstance(value, bool):
             raise InvalidConfigError(f"{name}={value!r} must be True or False")
-        return {_NEGATIONS[name]: False} if value else {}
-    return {_NAMES.get(name, name): value}
+        return {NEGATIONS[name]: False} if value else {}
+    return {NAMES.get(name, name): value}
 
 
 def set_log_level(level: str) -> None:

@@ -233,7 +233,14 @@ def test_a_runtime_runs_programs_and_answers_prompts(smollm2: LLM) -> None:
     info = runtime.get_server_info()
     assert (info["model_path"], info["eviction_policy"]) == ("smollm2", "lru")
     assert info["metrics"]["num_finished"] > 0
-    assert runtime.get_tokenizer() is smollm2.tokenizer
+    tokenizer = runtime.get_tokenizer()
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
+    )
+    assert isinstance(prompt, str)
+    assert prompt.endswith("user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    token_ids = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}])
+    assert token_ids == tokenizer.encode(prompt.removesuffix("<|im_start|>assistant\n"), parse_special=True)
     assert runtime.endpoint is runtime
     assert not hasattr(runtime, "url")
     with pytest.raises(AttributeError, match="no server yet"):
