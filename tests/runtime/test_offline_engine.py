@@ -150,6 +150,7 @@ def test_a_cancelled_task_cancels_its_requests(engine: Engine) -> None:
         ({"prompt": "a", "logprob_start_len": 99}, r"logprob_start_len=99 is not allowed: it must lie in \[-1, 1\]"),
         ({"prompt": "a", "top_logprobs_num": -1}, "top_logprobs_num=-1"),
         ({"prompt": "a", "return_logprob": 3}, "return_logprob=3 is not allowed"),
+        ({"prompt": "a", "cache_salt": "x"}, "cache_salt is not supported: use LLM.generate"),
         ({"prompt": "a", "image_data": "x"}, "image_data is not supported: text only"),
         ({"prompt": "a", "return_logprobs": True}, "did you mean 'return_logprob'"),
     ],
@@ -160,7 +161,7 @@ def test_bad_arguments_are_refused(engine: Engine, arguments: dict[str, Any], me
 
 
 def test_what_asks_for_nothing_is_accepted(engine: Engine) -> None:
-    assert one(engine.generate(PROMPT, GREEDY, image_data=None, return_hidden_states=False))["text"]
+    assert one(engine.generate(PROMPT, GREEDY, image_data=None, return_hidden_states=False, rid=None))["text"]
 
 
 def test_server_options_have_sglangs_names() -> None:
