@@ -108,12 +108,12 @@ class AsyncProgramState(AppendableState):
         async with time_limit(timeout, lambda: f"the program still has calls running after {timeout} s"):
             await idle(self._scope)
 
-    def text_iter(self, name: str | None = None, timeout: float | None = None) -> AsyncIterator[str]:
+    def text_iter(self, var_name: str | None = None, timeout: float | None = None) -> AsyncIterator[str]:
         """`async for piece in s.text_iter("x")`: the text, or that of one variable, from its beginning as it comes.
 
         Any number of iterators may run at any time; each yields everything. Raises as ProgramState.text_iter.
         """
-        return text_pieces(self._scope, name, timeout)
+        return text_pieces(self._scope, var_name, timeout)
 
     async def sync(self, timeout: float | None = None) -> None:
         """Until everything added so far, in this state and its branches, has run, well or not.

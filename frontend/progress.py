@@ -46,6 +46,7 @@ class Progress:
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
         self._num_new_tokens = 0
+        self._first_error = ""
 
     def add(self, item: ItemTotals, *, is_resumed: bool = False) -> None:
         """One more item has ended, or was found in a journal: then it counts, but not towards the rates."""
@@ -53,6 +54,7 @@ class Progress:
             self._num_done += 1
             self._num_resumed += is_resumed
             self._num_failed += item.is_failed
+            self._first_error = self._first_error or item.error
             self._num_prompt_tokens += item.num_prompt_tokens
             self._num_cached_tokens += item.num_cached_tokens
             self._num_new_tokens += 0 if is_resumed else item.num_generated_tokens
@@ -61,11 +63,13 @@ class Progress:
                 self._show()
 
     def close(self) -> None:
-        """Show the final state and end the line."""
+        """Show the final state, end the line, and say why the first item that failed did."""
         with self._lock:
             self._show()
             if self._is_terminal:
                 self._stream.write("\n")
+            if self._first_error:
+                self._stream.write(f"{self._name}: the first failure: {self._first_error}\n")
             self._stream.flush()
 
     def _show(self) -> None:

@@ -141,7 +141,7 @@ class ProgramState(AppendableState):
         if error is not None:
             raise error
 
-    def text_iter(self, name: str | None = None, timeout: float | None = None) -> Iterator[str]:
+    def text_iter(self, var_name: str | None = None, timeout: float | None = None) -> Iterator[str]:
         """The text, or that of one variable, from its beginning as it comes.
 
         Any number of iterators may run at any time; each yields everything. The pieces joined are `text()` or
@@ -153,14 +153,14 @@ class ProgramState(AppendableState):
             ReadTimeoutError: nothing new came for `timeout` seconds.
         """
         with self._cancelled_by_interrupt():
-            if name is not None:
-                yield from self._lookup(name, timeout).chunks(timeout)
+            if var_name is not None:
+                yield from self._lookup(var_name, timeout).chunks(timeout)
                 return
             yield from self._scope.interpreter.iter_text(timeout, until_body_over=self._is_observer)
             self._await_body(timeout)
 
     def text_async_iter(
-        self, name: str | None = None, return_meta_data: bool = False, timeout: float | None = None
+        self, var_name: str | None = None, return_meta_data: bool = False, timeout: float | None = None
     ) -> AsyncIterator[Any]:
         """`async for piece in s.text_async_iter(...)`: what `text_iter` yields, without blocking the event loop.
 
@@ -172,14 +172,14 @@ class ProgramState(AppendableState):
             InvalidProgramError: return_meta_data without a name.
             Exception: as text_iter does.
         """
-        pieces = text_pieces(self._scope, name, timeout, is_observer=self._is_observer)
+        pieces = text_pieces(self._scope, var_name, timeout, is_observer=self._is_observer)
         if not return_meta_data:
             return pieces
-        if name is None:
+        if var_name is None:
             raise InvalidProgramError(
                 "text_async_iter(return_meta_data=True) needs a name: the text as a whole has none"
             )
-        return self._with_meta(pieces, name)
+        return self._with_meta(pieces, var_name)
 
     async def _with_meta(
         self, pieces: AsyncIterator[str], name: str

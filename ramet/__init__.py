@@ -59,8 +59,6 @@ if TYPE_CHECKING:
         assistant_begin,
         assistant_end,
         gen,
-        gen_int,
-        gen_string,
         select,
         system,
         system_begin,
@@ -80,6 +78,7 @@ if TYPE_CHECKING:
     from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
     from .frontend.trace.report import ProgramReport, report
     from .frontend.trace.trace_json import ProgramTraceFormatError
+    from .frontend.typed_gens import gen_int, gen_string
     from .prompt_explanation import PromptExplanation, PromptPart
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
@@ -149,8 +148,8 @@ _MODULE_OF = {
     "assistant_begin": ".frontend.primitives",
     "assistant_end": ".frontend.primitives",
     "gen": ".frontend.primitives",
-    "gen_int": ".frontend.primitives",
-    "gen_string": ".frontend.primitives",
+    "gen_int": ".frontend.typed_gens",
+    "gen_string": ".frontend.typed_gens",
     "select": ".frontend.primitives",
     "system": ".frontend.primitives",
     "system_begin": ".frontend.primitives",

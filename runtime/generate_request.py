@@ -36,6 +36,14 @@ _UNSUPPORTED: Mapping[str, str] = {
     "lora_path": "there are no adapters",
     "custom_logit_processor": "use logit_bias",
     "return_hidden_states": "there are none to be had",
+    "return_routed_experts": "there are none to be had",
+    "require_reasoning": "use separate_reasoning in a program",
+    "rid": "an answer has an id of its own",
+    "priority": "use LLM.generate(..., priority=...)",
+    "cache_salt": "use LLM.generate(..., cache_namespace=...)",
+    "routed_dp_rank": "there is one engine",
+    "data_parallel_rank": "there is one engine",
+    "session_id": "the prefix cache keeps what a conversation has said",
     "session_params": "the prefix cache keeps what a conversation has said",
 }
 

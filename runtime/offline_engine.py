@@ -15,7 +15,7 @@ from .engine_loop import RequestHandle
 from .generate_request import AskedText, GenerateAsk, read_generate
 from .llm import LLM
 from .outputs import OutputChunk
-from .server_args import llm_options
+from .server_args import llm_options, set_log_level
 from .sglang_format import answers, finish_reason
 
 Answer = dict[str, Any]
@@ -29,8 +29,9 @@ class Engine:
 
     Args:
         model_path: as LLM's `model`; or an LLM there is, which then stays open.
+        log_level: of the logger "ramet", such as "error"; None leaves it.
         options: of an LLM, under its own names or SGLang's (context_length, max_running_requests, chunked_prefill_size,
-            page_size, random_seed, disable_radix_cache, ...).
+            page_size, random_seed, disable_radix_cache, ...; docs/sglang.md has the list).
 
     Raises:
         ModelLoadError: the model cannot be found or read.
@@ -40,7 +41,9 @@ class Engine:
         llm: the model and its engine.
     """
 
-    def __init__(self, model_path: LLM | str | None = None, **options: Any) -> None:
+    def __init__(self, model_path: LLM | str | None = None, *, log_level: str | None = None, **options: Any) -> None:
+        if log_level is not None:
+            set_log_level(log_level)
         self._owns_llm = not isinstance(model_path, LLM)
         self.llm = model_path if isinstance(model_path, LLM) else LLM(model_path, **llm_options(options))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,13 +25,15 @@ _LONE_SURROGATES = "backslashreplace"
 class ResultsFile:
     """A file of results, open for more. Thread-safe."""
 
-    def __init__(self, path: Path, *, resume: bool = False) -> None:
-        """Open a new file, or with `resume` one that may be there.
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, resume: bool = False) -> None:
+        """Open a new file, or with `resume` one that may be there. `settings` are what its lines were asked with; each
+        has them, so that a run with others can be told what differs.
 
         Raises:
             ResultsFileError: it cannot be written; or it is there without `resume`; or it holds no results.
         """
         self.path = path
+        self._settings = json.loads(json.dumps(dict(settings)))  # as a file has them
         self._lock = threading.Lock()
         self._lines: dict[str, dict[str, Any]] = {}
         if path.exists() and path.stat().st_size and not resume:
@@ -69,21 +71,35 @@ class ResultsFile:
         known = {key: Outcome.from_json(self._lines[key]) for key in keys if _has_outcome(self._lines.get(key))}
         if self._lines and not any(key in self._lines for key in keys):
             raise ResultsFileError(
-                f"{self.path} holds results of other questions: the task, its shots, the model or the sampling differ; "
-                "give the results another name"
+                f"{self.path} holds results of other questions: {self._difference()}; give the results another name"
             )
         return known
 
+    def _difference(self) -> str:
+        """What the last line was asked with, where that is not what is asked with now."""
+        before = next(reversed(self._lines.values())).get("settings")
+        if not isinstance(before, dict):
+            return "the task, its shots, the model or the sampling differ"
+        changed = [
+            f"{name} was {before[name]!r} and is {value!r}"
+            for name, value in self._settings.items()
+            if name in before and before[name] != value
+        ]
+        return ", ".join(changed) or "the items, the templates or the shots differ"
+
+    def _line(self, result: ItemResult) -> dict[str, Any]:
+        return {**result.to_json(), "settings": self._settings}
+
     def add(self, result: ItemResult) -> None:
         """Append one result."""
-        line = _encoded(result.to_json())
+        line = _encoded(self._line(result))
         with self._lock:
             self._stream.write(line)
             self._stream.flush()
 
     def finish(self, results: Iterable[ItemResult]) -> None:
         """Replace the file by these results in order, then what else it held. It is replaced whole or not at all."""
-        lines = [result.to_json() for result in results]
+        lines = [self._line(result) for result in results]
         keys = {line["key"] for line in lines}
         others = [line for key, line in self._lines.items() if key not in keys]
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")

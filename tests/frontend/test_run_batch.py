@@ -260,6 +260,25 @@ def test_progress_counts_what_came_from_a_journal_apart() -> None:
     assert progress.line() == line
 
 
+def test_the_first_failure_is_told_once() -> None:
+    @function
+    def picky(s: ProgramState, number: int) -> None:
+        if number % 2:
+            raise ValueError(f"{number} is odd\nindeed")
+
+    results = picky.run_batch([(0,), (1,), (3,)], backend=MockBackend())
+    assert results.summary.first_error == "item 1: the program 'picky' raised ValueError: 1 is odd indeed"
+    assert str(results.summary).endswith("first failure, " + results.summary.first_error)
+    assert picky.run_batch([(2,)], backend=MockBackend()).summary.first_error == ""
+    stream = io.StringIO()
+    progress = Progress("picky", 2, stream, FakeClock(), {})
+    for error in ("first", "second"):
+        progress.add(ItemTotals(is_failed=True, error=error))
+    progress.close()
+    assert stream.getvalue().endswith("\npicky: the first failure: first\n")
+    assert "second" not in stream.getvalue()
+
+
 def test_progress_writes_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     clock, stream = FakeClock(), io.StringIO()
     progress = Progress("answer", 7200, stream, clock)

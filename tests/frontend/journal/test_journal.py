@@ -105,7 +105,7 @@ def reads_of(state: ProgramState) -> dict[str, object]:
         ],
         "variables": {name: name in state for name in names},
         "trace": replace(state.trace(), model={}).to_json(),
-        "return_value": json.loads(json.dumps(state.return_value)),
+        "return_value": attempt(lambda: json.loads(json.dumps(state.return_value))),
     }
 
 

@@ -173,7 +173,8 @@ def test_the_file_has_a_line_per_item_in_order(tmp_path: Path) -> None:
     assert lines[3]["item"] == SUMS[3]
     assert lines[3]["prompt"].endswith("Q: 3+3\nA:")
     assert lines[4]["error"] == "RuntimeError: no memory"
-    assert lines == [json.loads(json.dumps(item.to_json())) for item in result.items]
+    settings = {"model": "mock", **result.task.settings()}
+    assert lines == [json.loads(json.dumps({**item.to_json(), "settings": settings})) for item in result.items]
     assert list(tmp_path.iterdir()) == [output]
 
 
@@ -262,8 +263,12 @@ def test_files_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
     before = output.read_bytes()
     with pytest.raises(ResultsFileError, match="exists: resume it"):
         evaluate(sums(), MockBackend("1"), output=output)
-    with pytest.raises(ResultsFileError, match="of other questions"):
-        evaluate(sums(prompt="{q}"), MockBackend("1"), output=output, resume=True)
+    for changes, what in (
+        ({"prompt": "{q}"}, "the items, the templates or the shots differ"),
+        ({"max_tokens": 5, "stop": ";"}, r"max_tokens was 256 and is 5, stop was \[\] and is \[';'\];"),
+    ):
+        with pytest.raises(ResultsFileError, match=f"of other questions: {what}"):
+            evaluate(sums(**changes), MockBackend("1"), output=output, resume=True)
     assert output.read_bytes() == before
     output.write_text('{"idx": 0}\n', encoding="utf-8")
     with pytest.raises(ResultsFileError, match="line 1: this is no line of results"):
@@ -279,7 +284,7 @@ def test_the_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     result = evaluate(sums(), MockBackend("1"), output=output, limit=3)
     before = output.read_bytes()
     broken = dataclasses.replace(result.items[0], scores={("x",): 1.0})  # type: ignore[dict-item]
-    with ResultsFile(output, resume=True) as file, pytest.raises(TypeError):
+    with ResultsFile(output, {}, resume=True) as file, pytest.raises(TypeError):
         file.finish([*result.items, broken])
     assert output.read_bytes() == before
 
