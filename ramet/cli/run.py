@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         metavar="PATH",
-        help="write what the programs did: a page (.html), text (.txt) or records (.jsonl); or the engine's steps (.svg)",
+        help="write what the programs did: a page (.html), text (.txt), records (.jsonl); or the engine's steps (.svg)",
     )
     add_engine_arguments(parser)
 
