@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, overload
 
+from ...runtime.answer_stream import Answer
 from ...runtime.llm import LLM
-from ...runtime.offline_engine import Answer, Engine
+from ...runtime.offline_engine import Engine
 from ...runtime.tokenizer import Tokenizer
 from ..backend import GenerateCall
 from ..errors import InvalidProgramError

@@ -231,6 +231,36 @@ def test_leaving_a_stream_keeps_what_was_seen() -> None:
     backend.close()
 
 
+def test_a_stream_that_nobody_began_was_never_asked() -> None:
+    backend, chat = start(["ok"], mode="manual")
+    chat.stream("x")
+    assert (chat.messages, backend.waiting) == ([], ())
+    stream = chat.stream("y")
+    stream.close()  # type: ignore[attr-defined]
+    assert (chat.messages, backend.waiting, list(stream)) == ([], (), [])
+    chat.astream("z")
+    assert chat.messages == []
+    chat.add({"role": "user", "content": "free"})
+
+
+def test_leaving_an_async_stream_settles_the_reply_at_once() -> None:
+    backend, chat = start(["abcdef", "ok"], mode="background")
+
+    async def talk() -> None:
+        async for piece in chat.astream("x"):
+            assert piece
+            break
+        assert chat.ask("y").text == "ok"
+        stream = chat.astream("z")
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert [piece async for piece in stream] == []
+
+    asyncio.run(talk())
+    assert contents(chat)[::2] == ["x", "y"]
+    assert "abcdef".startswith(contents(chat)[1])
+    backend.close()
+
+
 def test_one_reply_at_a_time() -> None:
     backend, chat = start(["ok"], mode="manual")
     pending = chat.send("x")

@@ -112,6 +112,21 @@ def test_leaving_a_stream_cancels(engine: Engine) -> None:
     assert engine.llm.metrics().num_aborted == num_aborted + 1
 
 
+def test_a_stream_that_nobody_began_cancels(engine: Engine) -> None:
+    num_aborted = engine.llm.metrics().num_aborted
+    long = {"max_new_tokens": 500, "ignore_eos": True}
+    engine.generate(PROMPT, long, stream=True)  # dropped at once
+
+    async def leave() -> None:
+        await engine.async_generate(PROMPT, long, stream=True)
+        async for _ in cast("AsyncIterator[dict[str, Any]]", await engine.async_generate(PROMPT, long, stream=True)):
+            break
+        assert one(await engine.async_generate(PROMPT, GREEDY))["text"]
+
+    asyncio.run(leave())
+    assert engine.llm.metrics().num_aborted == num_aborted + 3
+
+
 def test_asyncio_has_the_same(engine: Engine) -> None:
     async def ask() -> tuple[Any, Any, list[dict[str, Any]]]:
         first, second = await asyncio.gather(
