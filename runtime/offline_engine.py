@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from .answer_stream import Answer, AnswerStream, AsyncAnswerStream, StreamedAnswers, abort
 from .engine_loop import RequestHandle
-from .generate_request import AskedText, GenerateAsk, read_generate
+from .generate_request import AskedText, GenerateAsk, check_flag, read_generate
 from .llm import LLM
 from .server_args import llm_options
 from .sglang_format import answers
@@ -66,6 +66,7 @@ class Engine:
         Raises:
             InvalidRequestError, InvalidSamplingParamsError: something is refused, and nothing was run.
         """
+        check_flag("stream", stream)
         ask = self._read(
             prompt, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
             return_text_in_logprobs, others,
@@ -96,6 +97,7 @@ class Engine:
     ) -> Answer | list[Answer] | AsyncIterator[Answer]:
         """`generate` for asyncio: to be awaited, with stream=True for an asynchronous iterator. Being cancelled cancels
         the requests."""
+        check_flag("stream", stream)
         ask = self._read(
             prompt, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
             return_text_in_logprobs, others,

@@ -38,6 +38,21 @@ class SampleDraft:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     refusal: str = ""
+    _half_pair: str = ""
+
+    def add_text(self, text: str) -> str:
+        """Take in what a stream adds. Returns what can be shown now: half of a surrogate pair waits for the other."""
+        text = joined_pairs(self._half_pair + text)
+        self._half_pair = text[-1:] if is_half_pair(text) else ""
+        text = text.removesuffix(self._half_pair)
+        self.text += text
+        return text
+
+    def end_text(self) -> str:
+        """The stream is over: half a pair that still waits is text like any other. Returns it."""
+        rest, self._half_pair = self._half_pair, ""
+        self.text += rest
+        return rest
 
     def to_sample(self, backend: str, ids: TextIds, params: SamplingParams, *, is_cut_by_length: bool) -> Sample:
         """The finished sample. Its token ids are the API's tokens if logprobs were asked for, else characters.
@@ -93,6 +108,18 @@ class SampleDraft:
             if length == len(whole) or whole[length] & 0xC0 != 0x80:
                 num_kept = idx + 1
         return num_kept
+
+
+def is_half_pair(text: str) -> bool:
+    """Whether it ends with the first half of a surrogate pair."""
+    return "\ud800" <= text[-1:] <= "\udbff"
+
+
+def joined_pairs(text: str) -> str:
+    """The text with every surrogate pair as the character it stands for; lone surrogates stay."""
+    if not any("\ud800" <= char <= "\udbff" for char in text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def choices_schema(choices: Sequence[str]) -> dict[str, object]:

@@ -164,6 +164,12 @@ def test_a_cancelled_task_cancels_its_requests(engine: Engine) -> None:
         ({"prompt": "a", "top_logprobs_num": -1}, "top_logprobs_num=-1"),
         ({"prompt": "a", "return_logprob": 3}, "return_logprob=3 is not allowed"),
         ({"prompt": "a", "image_data": "x"}, "image_data is not supported: text only"),
+        ({"prompt": ["a", "b\ud800"]}, "prompt 1: the text holds a lone surrogate"),
+        ({"prompt": "\udfff"}, "lone surrogate .* at character 0"),
+        ({"input_ids": b"ab"}, "non-empty list of token ids"),
+        ({"input_ids": [[1], b"ab"]}, "prompt 1: prompt_token_ids must be a list of integers"),
+        ({"prompt": "a", "stream": "x"}, "stream='x' is not allowed"),
+        ({"prompt": "a", "logprob_start_len": b"\x01"}, "logprob_start_len=b.* is not allowed"),
         ({"prompt": "a", "return_logprobs": True}, "did you mean 'return_logprob'"),
     ],
 )
