@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ...sampling_params import SamplingParams
 from ..generation import Sample, TokenLogprob
+from ..surrogates import is_half_pair, joined_pairs
 from .errors import BackendCallError
 from .text_ids import TextIds
 
@@ -108,18 +109,6 @@ class SampleDraft:
             if length == len(whole) or whole[length] & 0xC0 != 0x80:
                 num_kept = idx + 1
         return num_kept
-
-
-def is_half_pair(text: str) -> bool:
-    """Whether it ends with the first half of a surrogate pair."""
-    return "\ud800" <= text[-1:] <= "\udbff"
-
-
-def joined_pairs(text: str) -> str:
-    """The text with every surrogate pair as the character it stands for; lone surrogates stay."""
-    if not any("\ud800" <= char <= "\udbff" for char in text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def choices_schema(choices: Sequence[str]) -> dict[str, object]:

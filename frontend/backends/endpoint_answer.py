@@ -7,7 +7,7 @@ from typing import Any
 
 from ...sampling_params import SamplingParams
 from ..generation import Sample, TokenLogprob
-from .api_sample import is_half_pair
+from ..surrogates import is_half_pair
 from .errors import BackendCallError
 from .scored_rows import ScoredRow
 from .text_ids import TOKEN_BASE, TextIds

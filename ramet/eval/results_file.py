@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..whole_file import whole_file
 from .errors import ResultsFileError
 from .results import ItemResult, Outcome
 
@@ -117,14 +118,10 @@ class ResultsFile:
         """Replace the file by these results in order, then what else it held. It is replaced whole or not at all."""
         lines = [result.to_json() for result in results]
         others = self._without(lines)
-        beside = self._target.with_name(f"{self._target.name}.{os.getpid()}.tmp")
-        with beside.open("w", encoding="utf-8", errors=_LONE_SURROGATES) as stream:
-            stream.writelines(_encoded(line) for line in (*lines, *others))
-            stream.flush()
-            os.fsync(stream.fileno())
         with self._lock:
             self._stream.close()
-            beside.replace(self._target)
+            with whole_file(self._target, errors=_LONE_SURROGATES) as stream:
+                stream.writelines(_encoded(line) for line in (*lines, *others))
 
     def _mend(self) -> None:
         """End the file with a whole line, once."""
