@@ -170,7 +170,7 @@ def test_bad_options_leave_the_conversation_as_it_was(options: dict[str, Any], e
         ({"max_context_len": 0}, "max_context_len=0 is not allowed"),
         ({"messages": "Hi"}, "messages='Hi' is not allowed"),
         ({"messages": [{"role": "usr"}]}, r"messages\[0\]=.* is not allowed"),
-        ({"messages": [{"role": "user", "content": 3}]}, "has content=3"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content=3 must be"),
         ({"tool_format": "xml"}, "tool_format='xml' is not allowed: it must be one of hermes"),
         ({"temperature": -1}, "temperature=-1"),
     ],
