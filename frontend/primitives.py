@@ -6,13 +6,13 @@ A wrong argument is reported here, on the line that wrote it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from ..grammar_spec import JsonModel, JsonWhitespace, OnIncomplete
+from ..regex_outline import MAX_REGEX_CHARS, RegexSyntaxError, outline
 from ..sampling_params import InvalidSamplingParamsError
 from .choices import ChoicesMethod, resolve_choices_method
 from .errors import InvalidProgramError
@@ -337,9 +337,13 @@ def _frozen(value: Any) -> Any:
 
 def _check_regex(regex: str) -> None:
     """What Python's re cannot read, no backend can enforce; it is the one part of a grammar that costs no engine."""
+    if len(regex) > MAX_REGEX_CHARS:
+        raise InvalidSamplingParamsError(
+            f"a regex of {len(regex):,} characters is not allowed: it must have at most {MAX_REGEX_CHARS:,}"
+        )
     try:
-        re.compile(regex)
-    except (re.error, RecursionError, OverflowError) as error:
+        outline(regex)
+    except RegexSyntaxError as error:
         raise InvalidSamplingParamsError(f"regex={regex!r} is not allowed: {error}") from error
 
 

@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .chat_message import ChatTemplateError
     from .frontend.async_state import AsyncProgramState
     from .frontend.backends.anthropic_api import Anthropic
     from .frontend.backends.errors import BackendCallError, BackendClosedError, UnsupportedByBackendError
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
     from .radix.snapshot import CachedRun, CacheSnapshot
-    from .runtime.chat_message import ChatTemplateError
     from .runtime.choice_prompts import ScoredChoice
     from .runtime.config import EngineConfig
     from .runtime.engine_loop import RequestHandle
@@ -196,7 +196,7 @@ _MODULE_OF = {
     "LLM": ".runtime.llm",
     "Engine": ".runtime.offline_engine",
     "ModelLoadError": ".runtime.models.errors",
-    "ChatTemplateError": ".runtime.chat_message",
+    "ChatTemplateError": ".chat_message",
     "EngineMetrics": ".runtime.metrics",
     "Request": ".runtime.request",
     "RequestProgram": ".runtime.request_program",

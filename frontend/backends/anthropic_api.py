@@ -224,14 +224,14 @@ class _MessageStream:
         elif event.type == "content_block_delta" and event.delta.type == "text_delta":
             if self.first_token_s is None:
                 self.first_token_s = time.monotonic() - self.started_at
-            self.draft.text += event.delta.text
-            return event.delta.text
+            return self.draft.add_text(event.delta.text)
         elif event.type == "message_delta":
             self.draft.finish_reason = event.delta.stop_reason or self.draft.finish_reason
             self.draft.stop_reason = event.delta.stop_sequence
             self.num_generated_tokens = event.usage.output_tokens
         elif event.type == "message_stop":
             self.is_complete = True
+            return self.draft.end_text()
         return ""
 
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast, overload
 
+from ...runtime.answer_stream import Answer
 from ...runtime.errors import InvalidRequestError, RequestFailedError
 from ...runtime.llm import LLM
-from ...runtime.offline_engine import Answer, Engine
+from ...runtime.offline_engine import Engine
 from ...runtime.tokenizer import Tokenizer
 from ..backend import GenerateCall
 from ..generation import Generation

@@ -17,7 +17,7 @@ from ..errors import InvalidProgramError
 from ..generation import GenerateResult, Generation
 from ..handle import Handle
 from .mock_chat import CHAT_TOKENS, chat_text, role_begin, role_end
-from .mock_constraint import check_reply, default_reply
+from .mock_constraint import check_patterns, check_reply, default_reply
 from .mock_reply import prompt_logprobs_of, samples_of, tokenise
 from .mock_tokenizer import MockTokenizer
 
@@ -119,6 +119,7 @@ class MockBackend:
         return chat_text(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def generate(self, call: GenerateCall) -> Generation:
+        check_patterns(call.sampling_params)
         generation = Generation(on_cancel=lambda: self._cancel(request, generation))
         request = self._receive(call, lambda it: self._answer_generate(call, it, generation), generation.push)
         self._dispatch(request)

@@ -252,6 +252,7 @@ class OpenAI(TextBackend):
                         stream.add_completion(completion)
         except Exception as error:
             raise self._described(error) from error
+        stream.end()
         return self._result(call, stream)
 
     def _result(self, call: GenerateCall, stream: OpenAIStream) -> GenerateResult:

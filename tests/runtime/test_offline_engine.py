@@ -114,6 +114,21 @@ def test_leaving_a_stream_cancels(engine: Engine) -> None:
     assert engine.llm.metrics().num_aborted == num_aborted + 1
 
 
+def test_a_stream_that_nobody_began_cancels(engine: Engine) -> None:
+    num_aborted = engine.llm.metrics().num_aborted
+    long = {"max_new_tokens": 500, "ignore_eos": True}
+    engine.generate(PROMPT, long, stream=True)  # dropped at once
+
+    async def leave() -> None:
+        await engine.async_generate(PROMPT, long, stream=True)
+        async for _ in cast("AsyncIterator[dict[str, Any]]", await engine.async_generate(PROMPT, long, stream=True)):
+            break
+        assert one(await engine.async_generate(PROMPT, GREEDY))["text"]
+
+    asyncio.run(leave())
+    assert engine.llm.metrics().num_aborted == num_aborted + 3
+
+
 def test_asyncio_has_the_same(engine: Engine) -> None:
     async def ask() -> tuple[Any, Any, list[dict[str, Any]]]:
         first, second = await asyncio.gather(
@@ -152,6 +167,12 @@ def test_a_cancelled_task_cancels_its_requests(engine: Engine) -> None:
         ({"prompt": "a", "return_logprob": 3}, "return_logprob=3 is not allowed"),
         ({"prompt": "a", "cache_salt": "x"}, "cache_salt is not supported: use LLM.generate"),
         ({"prompt": "a", "image_data": "x"}, "image_data is not supported: text only"),
+        ({"prompt": ["a", "b\ud800"]}, "prompt 1: the text holds a lone surrogate"),
+        ({"prompt": "\udfff"}, "lone surrogate .* at character 0"),
+        ({"input_ids": b"ab"}, "non-empty list of token ids"),
+        ({"input_ids": [[1], b"ab"]}, "prompt 1: prompt_token_ids must be a list of integers"),
+        ({"prompt": "a", "stream": "x"}, "stream='x' is not allowed"),
+        ({"prompt": "a", "logprob_start_len": b"\x01"}, "logprob_start_len=b.* is not allowed"),
         ({"prompt": "a", "return_logprobs": True}, "did you mean 'return_logprob'"),
     ],
 )
