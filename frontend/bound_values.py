@@ -53,8 +53,9 @@ class TextSpan:
         self._outcome: Future[str | Failure] = Future()
 
     def settle(self, outcome: str | Failure) -> None:
-        """The text, or why there is none."""
-        self._outcome.set_result(outcome)
+        """The text, or why there is none. What is said first holds."""
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
 
     @property
     def is_done(self) -> bool:

@@ -268,6 +268,9 @@ class Call:
         self._outcome.set_result(value)
 
     def fail(self, failure: Failure) -> None:
+        """It has no value, unless it has ended already."""
+        if self._outcome.done():
+            return
         self.record.ended_at = time.monotonic()
         self.record.failure = failure
         if not self._started.done():

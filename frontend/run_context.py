@@ -16,7 +16,7 @@ from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramEnded, ProgramHint, ProgramRef
 from .calls import Call, CallGraph, Failure
 from .capture.placeholder import CURRENT_CAPTURE
-from .errors import ProgramError, ReadTimeoutError, raised_message
+from .errors import ProgramError, ReadTimeoutError, raise_interrupt, raised_message
 from .logprob_arguments import PROMPT_START, sampling_fields
 from .params_cache import params_of
 
@@ -234,5 +234,6 @@ def _tell(backend: Backend, hint: ProgramHint) -> None:
     """A hint is advice: where it cannot be given, the program goes on."""
     try:
         backend.hint(hint)
-    except Exception:
+    except BaseException as error:
+        raise_interrupt(error)
         logger.exception("The backend %r did not take the hint %r", backend, hint)

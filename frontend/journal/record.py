@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..calls import Call
-from ..errors import ProgramError, UnparsedTextError
+from ..errors import ProgramError, UnparsedTextError, described, words_of
 from ..scope import Scope
 from ..trace.capture import TokenReader, capture_trace
 from ..values import Joined, Value
@@ -87,7 +87,7 @@ def _error_of(error: ProgramError) -> dict[str, Any]:
     causes: list[str] = []
     cause = error.__cause__
     while cause is not None and len(causes) < _MAX_CAUSES:
-        causes.append(f"{type(cause).__name__}: {cause}")
+        causes.append(described(cause))
         cause = cause.__cause__
-    told = {"type": type(error).__name__, "message": str(error), "causes": causes}
+    told = {"type": type(error).__name__, "message": words_of(error), "causes": causes}
     return {**told, "text": error.text} if isinstance(error, UnparsedTextError) else told
