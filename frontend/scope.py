@@ -210,8 +210,8 @@ class Scope:
 
     def _new_branch(self, idx: int, fork: CallRecord) -> Scope:
         branch = type(self)(self.run, is_branch=True)
-        branch._inherited = dict(self._variables)
-        branch._variables = dict(self._variables)
+        branch._inherited = self.variables()
+        branch._variables = dict(branch._inherited)
         branch._role = self._role
         branch._has_messages = self._has_messages
         branch._has_content = self._has_content
@@ -224,7 +224,7 @@ class Scope:
         """Bind what the branches bound since they were forked, as lists in branch order. Does not block."""
         values: dict[str, list[Value]] = {}
         for branch in branches:
-            for name, value in branch._variables.items():
+            for name, value in branch.variables().items():
                 if branch._inherited.get(name) is not value:
                     values.setdefault(name, []).append(value)
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)

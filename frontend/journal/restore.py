@@ -15,6 +15,7 @@ from ..scope import Scope
 from ..token_log import TokenLog
 from ..trace.program_trace import CallTrace, ProgramTrace
 from ..values import Joined, Value
+from .shapes import check_state
 
 _ERROR_TYPES: Mapping[str, type[ProgramError]] = {
     kind.__name__: kind for kind in (ProgramError, GenerationError, ProgramCancelledError)
@@ -58,9 +59,10 @@ def restored_scope(record: Mapping[str, Any], new_scope: Callable[[], Scope]) ->
     """The run of a record, as a scope that has ended.
 
     Raises:
-        KeyError, TypeError, ValueError: the record is damaged.
+        Exception: the record is damaged.
     """
     state = record["state"]
+    check_state(state)
     trace = ProgramTrace.from_json(json.dumps(record["trace"]))
     run = new_scope().run
     scope = Scope(run, is_branch=True)
