@@ -8,11 +8,12 @@ So a state costs no thread, branches of a fork run side by side, and adding to a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from .backend import Message
+from .callbacks import Callback, Callbacks, Forget, nothing_to_forget
 from .calls import Call, Failure, ParseFailure
 from .errors import ProgramCancelledError, ReadTimeoutError, described, raise_interrupt, words_of
 from .execution import Execution, Outcome, submit
@@ -51,8 +52,8 @@ class Interpreter:
         self._parse_failure: ParseFailure | None = None
         self._tokens = TokenLog(run.backend)
         self.transcript = Transcript()
-        self._when_changed: list[Callable[[], None]] = []
-        self._when_idle: list[Callable[[], None]] = []
+        self._when_changed = Callbacks()
+        self._when_idle = Callbacks()
         run.when_body_over(self._notify)
         if is_branch:
             run.begin_work()
@@ -125,19 +126,18 @@ class Interpreter:
             if not self._changed.wait_for(lambda: self._queue.is_idle, timeout):
                 raise ReadTimeoutError(f"the program still has calls running after {timeout} s")
 
-    def when_idle(self, callback: Callable[[], None]) -> None:
+    def when_idle(self, callback: Callback) -> Forget:
         """Call `callback` once, when everything added so far has run; now if it has. It must not block, raise or call
         back."""
         with self._changed:
             if not self._queue.is_idle:
-                self._when_idle.append(callback)
-                return
+                return self._when_idle.add(callback)
         callback()
+        return nothing_to_forget
 
-    def when_changed(self, callback: Callable[[], None]) -> None:
+    def when_changed(self, callback: Callback) -> Forget:
         """Call `callback` once, at the next change that `has_part_or_end` may tell of. Rules as for `when_idle`."""
-        with self._changed:
-            self._when_changed.append(callback)
+        return self._when_changed.add(callback)
 
     def raise_failure(self) -> None:
         """
@@ -203,12 +203,9 @@ class Interpreter:
     def _announce(self) -> None:
         """Tell readers of a change. Only with the lock held."""
         self._changed.notify_all()
-        callbacks, self._when_changed = self._when_changed, []
+        self._when_changed.call()
         if self._queue.is_idle:
-            callbacks += self._when_idle
-            self._when_idle = []
-        for callback in callbacks:
-            callback()
+            self._when_idle.call()
 
     # Running operations
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..backend import Backend
 from ..body_threads import body_threads
 from ..errors import InvalidProgramError, described
-from ..loop_signals import happened
+from ..loop_signals import settled
 from ..scope import Scope
 from ..trace.capture import TokenReader
 from ..trace.json_codec import JsonShapeError
@@ -97,7 +97,7 @@ class BatchJournal:
         except Exception as error:  # of a program's own objects, which may do anything when they are looked at
             raise NotPlainDataError(f"what it gave cannot be written as JSON ({described(error)})") from error
         written = self._file.append(line)
-        await happened(lambda callback: written.add_done_callback(lambda _: callback()))
+        await settled(written)
         written.result(timeout=0)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ async def open_journal(spec: JournalSpec, keys: Iterable[ItemKey]) -> BatchJourn
     """Open a journal without blocking the event loop. Raises as BatchJournal does."""
     opening = body_threads.submit(lambda: BatchJournal(spec, keys))
     try:
-        await happened(lambda callback: opening.add_done_callback(lambda _: callback()))
+        await settled(opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unused)
         raise

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...sampling_params import InvalidSamplingParamsError, SamplingParams
 from ..backend import TextSegment
+from ..callbacks import Callback, Forget, nothing_to_forget
 from ..calls import Call, CallMeta, CallRecord, Failure, ParseFailure
 from ..errors import GenerationError, ProgramCancelledError, ProgramError, UnparsedTextError
 from ..operations import Snapshot
@@ -39,8 +40,9 @@ class KnownValue:
     def wait(self, timeout: float | None = None) -> None:
         """It is there."""
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callback) -> Forget:
         callback()
+        return nothing_to_forget
 
     def get(self, timeout: float | None = None) -> object:
         """Raises what it failed with."""
