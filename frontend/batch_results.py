@@ -47,6 +47,7 @@ class BatchSummary:
         num_resumed: those that came from a journal.
         num_prompt_tokens, num_cached_tokens, num_generated_tokens: over all calls of all items.
         first_error: of the first failed item, in their order, why it failed; "" if none did.
+        num_unkept: those that could not be written to the journal, because JSON has no form for what they gave.
     """
 
     num_items: int
@@ -56,9 +57,10 @@ class BatchSummary:
     num_cached_tokens: int
     num_generated_tokens: int
     first_error: str = ""
+    num_unkept: int = 0
 
     @classmethod
-    def of(cls, items: Sequence[ItemTotals], num_resumed: int = 0) -> BatchSummary:
+    def of(cls, items: Sequence[ItemTotals], num_resumed: int = 0, num_unkept: int = 0) -> BatchSummary:
         return cls(
             num_items=len(items),
             num_failed=sum(item.is_failed for item in items),
@@ -67,6 +69,7 @@ class BatchSummary:
             num_cached_tokens=sum(item.num_cached_tokens for item in items),
             num_generated_tokens=sum(item.num_generated_tokens for item in items),
             first_error=next((f"item {idx}: {item.error}" for idx, item in enumerate(items) if item.is_failed), ""),
+            num_unkept=num_unkept,
         )
 
     @property
@@ -76,10 +79,12 @@ class BatchSummary:
 
     def __str__(self) -> str:
         resumed = f" ({self.num_resumed} from the journal)" if self.num_resumed else ""
+        unkept = f", {self.num_unkept} not in the journal" if self.num_unkept else ""
         first_error = f"; first failure, {self.first_error}" if self.first_error else ""
         return (
-            f"{self.num_items} items{resumed}, {self.num_failed} failed; {self.num_prompt_tokens:,} prompt tokens, "
-            f"{self.hit_rate:.1%} cached; {self.num_generated_tokens:,} generated tokens{first_error}"
+            f"{self.num_items} items{resumed}, {self.num_failed} failed{unkept}; "
+            f"{self.num_prompt_tokens:,} prompt tokens, {self.hit_rate:.1%} cached; "
+            f"{self.num_generated_tokens:,} generated tokens{first_error}"
         )
 
 

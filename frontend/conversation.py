@@ -31,6 +31,7 @@ from .default_backend import as_backend, get_default_backend
 from .errors import InvalidProgramError, ToolCallError
 from .execution import Outcome
 from .run_context import RunContext
+from .timeouts import checked_timeout
 
 if TYPE_CHECKING:
     from .default_backend import BackendLike
@@ -118,6 +119,7 @@ class Conversation(MessageLog):
                 refuses.
         In every case the conversation is then as it was before.
         """
+        timeout = checked_timeout(timeout)
         pending = self.send(content, **options)
         try:
             return pending.result(timeout)

@@ -16,10 +16,11 @@ from .appendable import AppendableState
 from .appending_state import AppendingState
 from .async_state import AsyncProgramState
 from .backend import Backend
-from .batch import BatchRun, iter_batch, run_batch
+from .batch import BatchRun, run_batch
 from .batch_items import Item, checked_items
 from .batch_options import BatchOptions, NumThreads, OnItemError, checked_path, resolve_concurrency
 from .batch_results import BatchResults
+from .batch_states import BatchStates
 from .calls import Call
 from .capture.program_graph import ProgramGraph
 from .capture.tracer import cache_prefix, capture_program
@@ -262,7 +263,7 @@ class Program:
         concurrency = resolve_concurrency(max_concurrency, num_threads)
         batch_options = BatchOptions(concurrency, progress_bar, on_error, max_failures, retry_failed)
         batch = self._batch(batch_kwargs, batch_options, journal, options, "run_batch")
-        return iter_batch(batch, self.name) if generator_style else run_batch(batch, self.name)
+        return BatchStates(batch, self.name) if generator_style else run_batch(batch, self.name)
 
     async def arun_batch(
         self,

@@ -11,7 +11,7 @@ from functools import cache
 from ...sampling_params import SamplingParams
 from ..backend import Backend, Message, TextSegment
 from ..calls import PACKAGE_DIR, CallRecord, Failure, ParseFailure
-from ..errors import ProgramCancelledError
+from ..errors import ProgramCancelledError, described, words_of
 from ..run_context import RunContext
 from .plain_values import jsonable
 from .program_trace import CallStatus, CallTrace, ErrorTrace, ProgramStatus, ProgramTrace, TokenText
@@ -177,7 +177,7 @@ def _failure_trace(failure: Failure) -> ErrorTrace:
 
 
 def _error_trace(error: BaseException) -> ErrorTrace:
-    return ErrorTrace(type(error).__name__, _message(error), _causes(error)[1:], _raising_line(error))
+    return ErrorTrace(type(error).__name__, words_of(error), _causes(error)[1:], _raising_line(error))
 
 
 def _causes(error: BaseException) -> tuple[str, ...]:
@@ -185,16 +185,9 @@ def _causes(error: BaseException) -> tuple[str, ...]:
     told: list[str] = []
     current: BaseException | None = error
     while current is not None and len(told) < _MAX_CAUSES:
-        told.append(f"{type(current).__name__}: {_message(current)}")
+        told.append(described(current))
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return tuple(told)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as inner:
-        return f"<its message raised {type(inner).__name__}>"
 
 
 def _raising_line(error: BaseException) -> str | None:

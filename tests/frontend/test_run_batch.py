@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import io
+import sys
 import threading
 from typing import Any
 
@@ -248,6 +249,24 @@ def test_progress_writes_plain_lines_where_a_terminal_keeps_them(environment: di
     progress.close()
     assert terminal.getvalue().endswith(" items/s, 20000000000 tokens/s, 75 % cached, 0:00 left\n")
     assert "\r" not in terminal.getvalue()
+
+
+class FullStream(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stream", [None, "closed", "full"])
+def test_progress_that_cannot_be_shown_is_no_reason_to_end(stream: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {None: None, "closed": io.StringIO(), "full": FullStream()}
+    shown = streams[stream]
+    if stream == "closed" and shown is not None:
+        shown.close()
+    monkeypatch.setattr(sys, "stderr", shown)
+    program = function(lambda s: s.append("q" + gen("x")))
+    states = program.run_batch([(), ()], backend=MockBackend("ok"), progress_bar=True)
+    monkeypatch.undo()
+    assert [state["x"] for state in states] == ["ok", "ok"]
 
 
 def test_progress_counts_what_came_from_a_journal_apart() -> None:
