@@ -12,6 +12,7 @@ import pydantic
 import pytest
 
 from ramet import LLM, LocalBackend, SamplingParams, function, gen
+from ramet.runtime.grammar import compiler
 from ramet.runtime.request import Request
 
 PROMPT = "Harry Potter is a boy with black hair and green eyes who goes to school in a castle. The facts:\n"
@@ -38,6 +39,12 @@ CONSTRAINTS: list[dict[str, Any]] = [
     {"ebnf": 'root ::= "[" item ("," " " item)* "]"\nitem ::= [a-z]+ ":" [0-9]'},
     {"regex": r"\d{3}-\d{4}", "grammar_backend": "outlines"},
 ]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about texts: a busy machine may take its time to compile."""
+    monkeypatch.setattr(compiler, "MAX_COMPILE_S", 60.0)
 
 
 @pytest.fixture(scope="module")
