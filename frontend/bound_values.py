@@ -12,12 +12,8 @@ from .errors import InvalidProgramError, ReadTimeoutError
 from .reasoning import ReasoningFormat
 
 
-class Constant:
-    """What the program set a name to with `set_var`."""
-
-    def __init__(self, name: str, value: object) -> None:
-        self._name = name
-        self._value = value
+class PresentValue:
+    """A value that nothing has to be awaited for."""
 
     @property
     def is_done(self) -> bool:
@@ -29,6 +25,14 @@ class Constant:
     def when_done(self, callback: Callback) -> Forget:
         callback()
         return nothing_to_forget
+
+
+class Constant(PresentValue):
+    """What the program set a name to with `set_var`."""
+
+    def __init__(self, name: str, value: object) -> None:
+        self._name = name
+        self._value = value
 
     def get(self, timeout: float | None = None) -> object:
         return self._value

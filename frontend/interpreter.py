@@ -360,9 +360,10 @@ class Interpreter:
             branch.start(replace(snapshot, tokens=self._tokens.branch()))
 
     def snapshot(self) -> Snapshot:
-        """Where the state stands. Only while no other thread runs its operations: in a fork, or once it is idle."""
+        """Where the state stands. Only while no other thread runs its operations: in a fork, or once it is idle. The
+        tokens are the state's own: what goes on from them takes a branch of them."""
         return Snapshot(
-            tokens=self._tokens.branch(),
+            tokens=self._tokens,
             text=self.transcript.text(),
             messages=tuple(self.transcript.messages()),
             role=self.transcript.role,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...sampling_params import InvalidSamplingParamsError, SamplingParams
 from ..backend import TextSegment
-from ..callbacks import Callback, Forget, nothing_to_forget
+from ..bound_values import PresentValue
 from ..calls import Call, CallMeta, CallRecord, Failure, ParseFailure
 from ..errors import GenerationError, ProgramCancelledError, ProgramError, UnparsedTextError
 from ..operations import Snapshot
@@ -27,22 +27,11 @@ class JournaledError(RuntimeError):
     """What an exception of an earlier process said: "Type: message". The cause of errors that come from a journal."""
 
 
-class KnownValue:
+class KnownValue(PresentValue):
     """A value that is there, or a Failure, and belongs to no call."""
 
     def __init__(self, value: object) -> None:
         self._value = value
-
-    @property
-    def is_done(self) -> bool:
-        return True
-
-    def wait(self, timeout: float | None = None) -> None:
-        """It is there."""
-
-    def when_done(self, callback: Callback) -> Forget:
-        callback()
-        return nothing_to_forget
 
     def get(self, timeout: float | None = None) -> object:
         """Raises what it failed with."""
