@@ -36,6 +36,17 @@ def _torch_int8(device: torch.device) -> Kernels:
     return TorchInt8Kernels(device)
 
 
+def _triton(device: torch.device) -> Kernels:
+    from .triton.availability import why_unavailable
+
+    reason = why_unavailable(device)
+    if reason is not None:
+        raise UnsupportedDeviceError(f"kernels='triton' cannot run on device={str(device)!r}: {reason}")
+    from .triton.kernels import TritonKernels
+
+    return TritonKernels(device)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelsEntry:
     """An entry of KERNELS: how the backend is made, and the device types it runs on."""
@@ -49,6 +60,7 @@ KERNELS: dict[str, KernelsEntry] = {
     "reference": KernelsEntry(_reference, DEVICE_TYPES),
     "torch": KernelsEntry(_torch, DEVICE_TYPES),
     "torch_int8": KernelsEntry(_torch_int8, ("cpu",)),
+    "triton": KernelsEntry(_triton, DEVICE_TYPES),
 }
 DEFAULT_KERNELS = "torch"
 
@@ -62,7 +74,7 @@ def select_kernels(device: str | torch.device, name: str | None = None) -> Kerne
 
     Raises:
         UnknownKernelsError: no such name.
-        UnsupportedDeviceError: no such device, or one that the backend does not run on.
+        UnsupportedDeviceError: no such device, one that the backend does not run on, or something it needs is missing.
     """
     chosen = DEFAULT_KERNELS if name is None else name
     if chosen not in KERNELS:

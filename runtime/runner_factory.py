@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from ..kernels.dispatch import KERNELS, check_device, select_kernels
+from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, select_kernels
 from .errors import InvalidConfigError
 from .runner import ModelRunner
 from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     """A ModelRunner over a backend of `kernels/dispatch.py`."""
-    kernels = select_kernels(spec.device, kernels_name)
+    try:
+        kernels = select_kernels(spec.device, kernels_name)
+    except UnsupportedDeviceError as error:
+        raise RunnerUnavailableError(str(error)) from error
     model = load_model(spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress)
     num_blocks = kv_cache_blocks(spec.config, model.config)
     try:
@@ -74,6 +77,7 @@ RUNNERS: dict[str, RunnerKind] = {
     "torch": _over_kernels("torch"),
     "torch_int8": _over_kernels("torch_int8", _is_int8_fast),
     "reference": _over_kernels("reference"),
+    "triton": _over_kernels("triton"),
 }
 PREFERRED: dict[str, tuple[str, ...]] = {
     "cpu": ("cpu", "torch_int8", "torch"),

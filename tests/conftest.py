@@ -14,6 +14,8 @@ from ramet.kernels.cpu.errors import CompilerNotFoundError
 from ramet.kernels.cpu.library import declare
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Triton reads it when a kernel is decorated, so it must be set before any of them is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 import torch
@@ -35,7 +37,11 @@ def reference() -> Kernels:
     return select_kernels("cpu", "reference")
 
 
-LINEAR_ATOL = {"torch": 1e-5, "torch_int8": 0.4}
+INTERPRETED = {"triton"}
+"""Backends that run in an interpreter here, at a thousandth of the speed: they get a few of the attention cases, and
+their own tests in a folder of their own go through the rest."""
+
+LINEAR_ATOL = {"torch": 1e-5, "torch_int8": 0.4, "triton": 1e-5}
 """For standard normal rows and weights of 48 columns: int8 weights are a hundredth or so off."""
 
 
@@ -131,7 +137,36 @@ def prefill_step(is_shuffled: bool) -> Step:
     return builder.step
 
 
-STEPS = {"tree": tree_step, "border": border_step, "prefill": prefill_step}
+def fork_step(is_shuffled: bool) -> Step:
+    """A prefix shared by three, one of them with a chunk, and an outsider: what an interpreter gets through in time."""
+    builder = StepBuilder(is_shuffled)
+    builder.add(281, 1, ("prefix", 17))
+    builder.add(290, 1, ("prefix", 17))
+    builder.add(300, 20, ("prefix", 17))
+    builder.add(33, 5)
+    return builder.step
+
+
+STEPS = {"tree": tree_step, "border": border_step, "prefill": prefill_step, "fork": fork_step}
+WINDOWS = [1, 7, 16, 33, 257, 10_000]
+
+
+def sharing_step(backend: Kernels, is_shuffled: bool) -> Step:
+    return STEPS["fork" if backend.name in INTERPRETED else "tree"](is_shuffled)
+
+
+def attention_cases() -> Iterator[tuple[str, str, tuple[int, int, int], int | None, bool]]:
+    """Backend, step, heads, window, and whether the blocks are shuffled."""
+    for backend in sorted(KERNELS.keys() - {"reference"} - INTERPRETED):
+        for name, is_shuffled in product(("tree", "border", "prefill"), (False, True)):
+            yield from ((backend, name, heads, None, is_shuffled) for heads in HEAD_SHAPES)
+            yield from ((backend, name, (1, 3, 64), window, is_shuffled) for window in WINDOWS)
+    for backend in sorted(INTERPRETED):
+        yield backend, "border", (1, 3, 64), None, True
+        yield backend, "tree", (1, 3, 64), None, True
+        yield backend, "tree", (1, 3, 64), 257, False
+        yield from ((backend, "fork", heads, None, True) for heads in HEAD_SHAPES)
+        yield from ((backend, "fork", (1, 3, 64), window, True) for window in WINDOWS)
 
 
 def stored_caches(backend: Kernels, key: Tensor, value: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,34 +198,23 @@ def attend_both(
     return outputs[0], outputs[1]
 
 
-@pytest.mark.parametrize("is_shuffled", [False, True], ids=["consecutive", "shuffled"])
-@pytest.mark.parametrize("heads", HEAD_SHAPES, ids=str)
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("backend", "name", "heads", "window", "is_shuffled"), list(attention_cases()), ids=str)
 def test_attention_equals_the_oracle_whatever_lies_in_other_slots(
-    other: Kernels, reference: Kernels, name: str, heads: tuple[int, int, int], is_shuffled: bool
+    reference: Kernels, backend: str, name: str, heads: tuple[int, int, int], window: int | None, is_shuffled: bool
 ) -> None:
-    output, expected = attend_both((other, reference), STEPS[name](is_shuffled), heads, None)
-    torch.testing.assert_close(output, expected, atol=5e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True], ids=["consecutive", "shuffled"])
-@pytest.mark.parametrize("window", [1, 7, 16, 33, 257, 10_000])
-@pytest.mark.parametrize("name", STEPS)
-def test_sliding_window_equals_the_oracle(
-    other: Kernels, reference: Kernels, name: str, window: int, is_shuffled: bool
-) -> None:
-    output, expected = attend_both((other, reference), STEPS[name](is_shuffled), (1, 3, 64), window)
+    other = select_kernels("cpu", backend)
+    output, expected = attend_both((other, reference), STEPS[name](is_shuffled), heads, window)
     torch.testing.assert_close(output, expected, atol=5e-6, rtol=1e-5)
 
 
 def test_attention_keeps_the_dtype_of_the_query(other: Kernels, reference: Kernels) -> None:
-    output, expected = attend_both((other, reference), tree_step(True), (2, 2, 64), None, torch.bfloat16)
+    output, expected = attend_both((other, reference), sharing_step(other, True), (2, 2, 64), None, torch.bfloat16)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output, expected, atol=1e-2, rtol=1e-2)
 
 
 def test_attention_takes_metadata_that_was_not_prepared(kernels: Kernels) -> None:
-    step = tree_step(False)
+    step = sharing_step(kernels, False)
     slots = step.used_slots()
     key, value = torch.randn(2, len(slots), 2, 64).unbind()
     caches = stored_caches(kernels, key, value, slots)
@@ -216,7 +240,7 @@ def test_attention_takes_queries_of_any_strides(kernels: Kernels, num_rows: list
 
 
 def test_sharing_changes_the_result_by_rounding_only(kernels: Kernels) -> None:
-    step = tree_step(False)
+    step = sharing_step(kernels, False)
     slots = step.used_slots()
     key, value = torch.randn(2, len(slots), 2, 64).unbind()
     caches = stored_caches(kernels, key, value, slots)
@@ -227,7 +251,7 @@ def test_sharing_changes_the_result_by_rounding_only(kernels: Kernels) -> None:
 
 
 def test_large_scores_do_not_overflow(other: Kernels, reference: Kernels) -> None:
-    step = tree_step(True)
+    step = sharing_step(other, True)
     slots = step.used_slots()
     key, value = torch.randn(2, len(slots), 1, 64).unbind()
     query = torch.randn(sum(step.num_rows), 2, 64) * 300
