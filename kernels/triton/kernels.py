@@ -15,13 +15,14 @@ from torch.nn import functional as F
 
 from ..interface import AttentionMetadata, LinearWeight
 from . import attention, kv_cache, merge, norm, rotary, silu_mul
+from .availability import has_fp8
 from .launch import IS_INTERPRETED
 from .plan import PlanRules, plan_attention
 from .plan_buffers import LoadedPlan, PlanBuffers, PlanCapacity, load_plan
 from .shared_runs import HeadShape, SharingRules
 from .tiles import INTERPRETED_TILES, Tile, fitting, tiles_for
 
-PROGRAMS_PER_MULTIPROCESSOR = 2
+PROGRAMS_PER_MULTIPROCESSOR = 4
 """Programs of attention that one multiprocessor holds at a time."""
 
 INTERPRETED_SLOTS = 16
@@ -74,6 +75,11 @@ class TritonKernels:
         if kv_dtype not in kv_cache.KV_DTYPES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in kv_cache.KV_DTYPES)
             raise ValueError(f"kv_dtype={kv_dtype} is not supported; use one of {known}")
+        if kv_dtype == torch.float8_e4m3fn and not has_fp8(device):
+            raise ValueError(
+                f"kv_dtype={kv_dtype} is not supported on {device}: it needs an NVIDIA card of compute capability 8.9 "
+                "or newer; use torch.int8"
+            )
         self.device = device
         self.kv_dtype = kv_dtype
         self.options = options

@@ -55,11 +55,16 @@ class KernelCall:
     num_warps: int = 4
     num_stages: int = 2
 
+    @property
+    def options(self) -> dict[str, int | bool]:
+        """What the compiler is told besides. Fused multiply-adds are Triton's default, which is about to change."""
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True}
+
     def run(self) -> None:
         """Launch. Mutates what the kernel writes; returns before a GPU has done it."""
         if math.prod(self.grid) == 0:
             return
-        self.kernel[self.grid](*self.args, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages)
+        self.kernel[self.grid](*self.args, **self.constants, **self.options)
 
 
 def next_power_of_2(value: int) -> int:
