@@ -3,7 +3,7 @@
     python -m ramet.kernels.aot                    compile, and compare with the budgets beside this file
     python -m ramet.kernels.aot --write-budgets    store what was measured as the budgets
 
-The interpreter checks results; it knows nothing of registers, shared memory or what a compiler refuses. This does, for
+The interpreter checks results; it knows nothing of registers, shared memory or what a compiler refuses. This does for
 NVIDIA A100 (sm_80) and H100/H200 (sm_90) and AMD MI300 (gfx942):
 
     stack         bytes of the local frame: 0, or registers were spilled (cuobjdump's LOCAL is 0 all the same)
@@ -13,8 +13,8 @@ NVIDIA A100 (sm_80) and H100/H200 (sm_90) and AMD MI300 (gfx942):
     async copies  LDGSTS in attention: without them loads are not pipelined
 
 Arguments are described as the launcher would: pointers and strides divisible by 16 are marked so. Without the marks the
-compiler makes another kernel, with twice the registers and no pipelining. Triton keeps what it compiled in its cache, so
-a second run takes seconds. Numbers change with Triton's version: the budgets are for the one in requirements/lock.txt.
+compiler makes another kernel, with twice the registers and no pipelining. Triton keeps what it compiled in its cache,
+so a second run takes seconds. Numbers change with Triton's version: the budgets are for that in requirements/lock.txt.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The kernels that are compiled ahead of time: each op with the shapes of real models, on tensors without memory.
 
 A variant is a KernelCall as the op itself makes it, so it is compiled with the constants, strides and number of warps
-it is launched with. Shapes are those of Llama 3 8B (32 query heads, 8 key/value heads of 128) and SmolLM2 (9, 3 of 64).
+it is launched with. Shapes are those of Llama 3 8B (32 query heads, 8 key/value heads of 128), SmolLM2 (9, 3 of 64) and
+Gemma 2 9B (16, 8 of 256).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -20,7 +21,7 @@ from .triton.plan_buffers import LoadedPlan
 from .triton.shared_runs import HeadShape
 from .triton.tiles import tiles_for
 
-LLAMA, SMOLLM = HeadShape(32, 8, 128), HeadShape(9, 3, 64)
+LLAMA, SMOLLM, GEMMA = HeadShape(32, 8, 128), HeadShape(9, 3, 64), HeadShape(16, 8, 256)
 BLOCK_SIZE, NUM_ROWS, VOCAB_SIZE, HIDDEN_SIZE = 16, 96, 128_256, 4096
 
 
@@ -83,8 +84,10 @@ def _plan(shape: HeadShape, num_tiles: int) -> LoadedPlan:
 def _attention(
     shape: HeadShape, tile_idx: int, is_hip: bool, kv_dtype: torch.dtype = torch.bfloat16, window: int | None = None
 ) -> KernelCall:
-    tiles = tiles_for(shape.head_dim, 2, shape.group_size, is_hip=is_hip)
-    query, output = (_empty(NUM_ROWS, shape.num_heads, shape.head_dim) for _ in range(2))
+    dot_dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
+    is_quantised = kv_dtype in kv_cache.LARGEST_CODE
+    tiles = tiles_for(shape.head_dim, dot_dtype.itemsize, shape.group_size, is_quantised=is_quantised, is_hip=is_hip)
+    query, output = (_empty(NUM_ROWS, shape.num_heads, shape.head_dim, dtype=dot_dtype) for _ in range(2))
     plan = _plan(shape, len(tiles))
     views = _views(shape, kv_dtype)
     scale = shape.head_dim**-0.5
@@ -169,6 +172,8 @@ def _attends(shape: HeadShape, tile_idx: int, *kinds: str, **options: torch.dtyp
 
 _FP8 = torch.float8_e4m3fn
 VARIANTS: dict[str, Variant] = {
+    "attention_llama_64_int8": _attends(LLAMA, 1, "nvidia", kv_dtype=torch.int8),
+    "attention_gemma_64": _attends(GEMMA, 1),
     "attention_llama_64": _attends(LLAMA, 1),
     "attention_llama_128": _attends(LLAMA, 2),
     "attention_llama_128_fp8": _attends(LLAMA, 2, "sm_90", kv_dtype=_FP8),
@@ -176,7 +181,9 @@ VARIANTS: dict[str, Variant] = {
     "attention_llama_16": _attends(LLAMA, 0),
     "attention_llama_16_fp8": _attends(LLAMA, 0, "sm_90", kv_dtype=_FP8),
     "attention_llama_16_int8": _attends(LLAMA, 0, "nvidia", kv_dtype=torch.int8),
+    "attention_gemma_16": _attends(GEMMA, 0),
     "attention_smollm_16": _attends(SMOLLM, 0),
+    "attention_smollm_64_fp32": replace(_attends(SMOLLM, 1, "sm_90", kv_dtype=torch.float32), has_products=False),
     "attention_smollm_128": _attends(SMOLLM, 2, "sm_90"),
     "merge": Variant(_merge),
     "sample": Variant(_sample),

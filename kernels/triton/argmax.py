@@ -29,7 +29,7 @@ def argmax_kernel(logits, token_ids, peaks, logits_stride, vocab_size, BLOCK: tl
     for first in tl.range(0, vocab_size, BLOCK):
         token = first + lane
         logit = tl.load(start + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
-        has_nan |= (logit != logit).to(tl.int32)
+        has_nan |= (logit != logit).to(tl.int32)  # noqa: PLR0124  (only NaN does)
         is_better = logit > best
         best_id = tl.where(is_better, token, best_id)
         best = tl.where(is_better, logit, best)

@@ -36,7 +36,7 @@ def why_unavailable(device: torch.device) -> str | None:
 
 
 def has_fp8(device: torch.device) -> bool:
-    """Whether the device converts fp8 e4m3 by itself; AMD's MI300 has another fp8, and spills registers over this one."""
+    """Whether the device converts fp8 e4m3 by itself; AMD's MI300 has another fp8 and would spill registers."""
     if device.type == "cpu":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY

@@ -96,7 +96,7 @@ class TritonKernels:
         kv_cache.copy_blocks(cache, src_block_ids, dst_block_ids)
 
     def store_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
-        kv_cache.store_kv(key, value, *self._views(key_cache, value_cache, key.shape[1], key.shape[2]), slots)
+        kv_cache.store_kv(key, value, *self.views(key_cache, value_cache, key.shape[1], key.shape[2]), slots)
 
     def prepare_attention(self, metadata: AttentionMetadata) -> TritonMetadata:
         return TritonMetadata(**{entry.name: getattr(metadata, entry.name) for entry in fields(AttentionMetadata)})
@@ -118,7 +118,7 @@ class TritonKernels:
         if shape not in metadata.loaded:
             plan = plan_attention(metadata, shape, self.plan_rules(shape))
             metadata.loaded[shape] = load_plan(plan, shape, self.device)
-        views = self._views(key_cache, value_cache, num_kv_heads, head_dim)
+        views = self.views(key_cache, value_cache, num_kv_heads, head_dim)
         return self._attend(query, *views, metadata.loaded[shape], shape, scale, sliding_window)
 
     def _attend(
@@ -156,13 +156,13 @@ class TritonKernels:
 
     def _tiles(self, shape: HeadShape) -> tuple[Tile, ...]:
         dot_itemsize = 4 if self.kv_dtype == torch.float32 else 2
-        return tiles_for(shape.head_dim, dot_itemsize, shape.group_size, is_hip=torch.version.hip is not None)
+        is_quantised = self.kv_dtype in kv_cache.LARGEST_CODE
+        is_hip = torch.version.hip is not None
+        return tiles_for(shape.head_dim, dot_itemsize, shape.group_size, is_quantised=is_quantised, is_hip=is_hip)
 
     def new_plan_buffers(self, num_rows: int, num_blocks: int, shape: HeadShape) -> PlanBuffers:
         """Buffers for the plans of captured steps of `num_rows` decodes over a pool of `num_blocks`."""
-        rules = self.plan_rules(shape)
-        num_slots = max(1, rules.num_slots // shape.num_kv_heads)
-        capacity = PlanCapacity.for_decodes(num_rows, num_blocks, num_slots, len(rules.tiles))
+        capacity = PlanCapacity.for_decodes(num_rows, num_blocks, shape, self.plan_rules(shape))
         return PlanBuffers(capacity, shape, self.device)
 
     def load_attention(self, metadata: AttentionMetadata, shape: HeadShape, buffers: PlanBuffers) -> TritonMetadata:
@@ -181,7 +181,7 @@ class TritonKernels:
             return cache.shape[1]
         return cache.shape[1] // (block_size * (head_dim + 4))
 
-    def _views(
+    def views(
         self, key_cache: Tensor, value_cache: Tensor, num_kv_heads: int, head_dim: int
     ) -> tuple[kv_cache.KVView, kv_cache.KVView]:
         if self.kv_dtype in kv_cache.LARGEST_CODE:
@@ -229,7 +229,7 @@ class TritonKernels:
     ) -> Tensor:
         """Rotate queries and keys of qkv [T, Hq + 2 Hk, D] and store keys and values, in one pass; returns the
         rotated queries [T, Hq, D]. Mutates both caches."""
-        views = self._views(key_cache, value_cache, num_kv_heads, qkv.shape[2])
+        views = self.views(key_cache, value_cache, num_kv_heads, qkv.shape[2])
         return rotary.rotary_store(qkv, cos, sin, *views, slots)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:

@@ -4,8 +4,8 @@
     repetition (Keskar 2019)  l / r if l > 0 else l * r                    tokens of prompt and output
     presence and frequency    l - (presence + frequency * count)           tokens of the output, with their number
 
-The edits of all rows stand one after another, `row_indices` names the row of each. A row's token must not come twice, as
-two programs would write it; whoever packs them has merged its bias and its count. A program owns BLOCK edits:
+The edits of all rows stand one after another, `row_indices` names the row of each. A row's token must not come twice:
+two programs would write it. Whoever packs them has merged its bias and its count. A program owns BLOCK edits:
 
     edits:  | row 0, token 7 | row 0, token 9 | row 2, token 7 | ...
             count:  -1 not seen, only a bias;   0 in the prompt;   n > 0 times in the output

@@ -11,7 +11,8 @@ A run's block ids are written once, whoever shares it. Pure Python over lists of
 
 Chunks. Few long contexts leave most of a GPU idle, so their keys are cut (flash-decoding). The chunk is the shortest,
 found by bisection, with which there are no more programs than `num_slots`, or half of that beyond one per tile, so that
-the longest are cut even where tiles are many (after FlashInfer: Ye et al. 2025, section 3.3.1).
+the longest are cut even where tiles are many (after FlashInfer: Ye et al. 2025, section 3.3.1). A chunk also has at
+least 4 keys a line of its tile: with fewer, the parts would be as many bytes as the keys.
 
 Batch invariance. With `fixed_chunk_len` a chunk ends at multiples of that many positions, shared runs are whole chunks,
 and there is one size of tile. A row's parts are then a function of its position, each is computed alike whoever is in
@@ -87,9 +88,12 @@ class AttentionPlan:
         return len(self.items[tile_idx]) // ITEM_WIDTH
 
 
+_MIN_KEYS_A_LINE = 4
+
+
 @dataclass(slots=True)
 class _PlannedTile:
-    """Rows that one program works on, and their keys, before these are cut into chunks."""
+    """Rows that one program works on, and their keys, before these are cut into chunks of at least min_chunk_len."""
 
     tile_idx: int
     first_row: int
@@ -97,6 +101,10 @@ class _PlannedTile:
     first_block: int
     first_position: int
     num_keys: int
+    min_chunk_len: int
+
+    def num_chunks(self, chunk_len: int) -> int:
+        return -(-self.num_keys // max(chunk_len, self.min_chunk_len))
 
 
 @dataclass(slots=True)
@@ -115,13 +123,10 @@ def plan_attention(metadata: AttentionMetadata, shape: HeadShape, rules: PlanRul
     """
     assert rules.tiles[0].block_m >= shape.group_size
     positions = _positions(metadata)
-    tiles = _cut_rows(metadata, shape, rules, positions)
-    if rules.fixed_chunk_len is not None:
-        assert rules.fixed_chunk_len % metadata.block_size == 0
-        chunk_len = rules.fixed_chunk_len
-    else:
-        step = math.lcm(rules.min_chunk_len, metadata.block_size)
-        chunk_len = _balanced_chunk_len(tiles.planned, shape.num_kv_heads, rules.num_slots, step)
+    step = rules.fixed_chunk_len or math.lcm(rules.min_chunk_len, metadata.block_size)
+    assert step % metadata.block_size == 0
+    tiles = _cut_rows(metadata, shape, rules, positions, step)
+    chunk_len = rules.fixed_chunk_len or _balanced_chunk_len(tiles.planned, shape.num_kv_heads, rules.num_slots, step)
     return _number_parts(tiles, chunk_len, metadata.block_size, positions, len(rules.tiles))
 
 
@@ -134,7 +139,10 @@ def _positions(metadata: AttentionMetadata) -> list[int]:
     return positions
 
 
-def _cut_rows(metadata: AttentionMetadata, shape: HeadShape, rules: PlanRules, positions: Sequence[int]) -> _Tiles:
+def _cut_rows(
+    metadata: AttentionMetadata, shape: HeadShape, rules: PlanRules, positions: Sequence[int], step: int
+) -> _Tiles:
+    """Steps 1 and 2; chunks will be multiples of `step`."""
     tiles = _Tiles()
     max_rows = rules.tiles[-1].num_rows(shape.group_size)
     tile_idx_of = [
@@ -156,10 +164,16 @@ def _cut_rows(metadata: AttentionMetadata, shape: HeadShape, rules: PlanRules, p
                     first_block=first_block,
                     first_position=run.first_position,
                     num_keys=num_keys,
+                    min_chunk_len=_min_chunk_len(len(part) * shape.group_size, rules, step),
                 )
             )
             tiles.rows += part
     return tiles
+
+
+def _min_chunk_len(num_lines: int, rules: PlanRules, step: int) -> int:
+    """With a fixed chunk, that; otherwise enough keys for the lines."""
+    return step if rules.fixed_chunk_len else -(-num_lines * _MIN_KEYS_A_LINE // step) * step
 
 
 def _rows_of(run: Run, query_starts: Sequence[int]) -> Sequence[int]:
@@ -175,14 +189,12 @@ def _rows_of(run: Run, query_starts: Sequence[int]) -> Sequence[int]:
 
 def _balanced_chunk_len(planned: Sequence[_PlannedTile], num_kv_heads: int, num_slots: int, step: int) -> int:
     """The shortest chunk, in steps of `step`, that keeps to the number of programs."""
-    lens = [tile.num_keys for tile in planned]
     slots_of_head = max(1, num_slots // num_kv_heads)
-    max_items = max(slots_of_head, len(lens) + slots_of_head // 2)
-    low, high = 1, -(-max(lens) // step)
+    max_items = max(slots_of_head, len(planned) + slots_of_head // 2)
+    low, high = 1, -(-max(tile.num_keys for tile in planned) // step)
     while low < high:
         middle = (low + high) // 2
-        chunk_len = middle * step
-        if sum(-(-num_keys // chunk_len) for num_keys in lens) <= max_items:
+        if sum(tile.num_chunks(middle * step) for tile in planned) <= max_items:
             high = middle
         else:
             low = middle + 1
@@ -197,7 +209,7 @@ def _number_parts(
     parts_before: list[int] = []
     items: list[list[tuple[int, ...]]] = [[] for _ in range(num_tile_sizes)]
     for tile in tiles.planned:
-        num_chunks = -(-tile.num_keys // chunk_len)
+        num_chunks = tile.num_chunks(chunk_len)
         for row in tiles.rows[tile.first_row : tile.first_row + tile.num_rows]:
             parts_before.append(num_parts_of_row[row])
             num_parts_of_row[row] += num_chunks
@@ -224,6 +236,7 @@ def _number_parts(
 
 def _chunks(tile: _PlannedTile, chunk_len: int, block_size: int) -> list[tuple[int, ...]]:
     """The items of a tile; a chunk begins with a block."""
+    chunk_len = max(chunk_len, tile.min_chunk_len)
     return [
         (
             *(tile.first_row, tile.num_rows, tile.first_block + start // block_size),

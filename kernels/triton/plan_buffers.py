@@ -18,7 +18,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from .plan import ITEM_WIDTH, AttentionPlan
+from .plan import ITEM_WIDTH, AttentionPlan, PlanRules
 from .shared_runs import HeadShape
 
 _ALIGNMENT = 16
@@ -55,16 +55,13 @@ class PlanCapacity:
         return cls(len(plan.positions), len(plan.rows), len(plan.kv_blocks), num_items, plan.num_parts)
 
     @classmethod
-    def for_decodes(cls, num_rows: int, num_blocks: int, num_slots: int, num_tiles: int) -> PlanCapacity:
+    def for_decodes(cls, num_rows: int, num_blocks: int, shape: HeadShape, rules: PlanRules) -> PlanCapacity:
         """Enough for steps of `num_rows` decodes over a pool of `num_blocks`, in all but odd cases: every run is in a
-        table once or shared, every row is in two tiles, and `num_slots` programs of a head come on top.
-
-        Args:
-            num_slots: `PlanRules.num_slots` over the number of key/value heads.
-            num_tiles: tile sizes.
-        """
+        table once or shared, every row is in at most four runs, and cutting keys makes an item more for each slot."""
+        num_slots = max(1, rules.num_slots // shape.num_kv_heads)
         num_items = 2 * num_rows + num_slots
-        return cls(num_rows, 4 * num_rows, num_blocks + num_rows, (num_items,) * num_tiles, 4 * num_rows + num_items)
+        num_parts = 4 * num_rows + num_slots * min(num_rows, rules.tiles[-1].num_rows(shape.group_size))
+        return cls(num_rows, 4 * num_rows, num_blocks + num_rows, (num_items,) * len(rules.tiles), num_parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,16 @@ A row is cut by what its tokens are worth, not by their rank. Logits are ordered
 
     f(t) = sum over tokens of at least t            of 1 (top-k)  or of the token's weight (top-p)
 
-falls as t rises. The cut is the largest t with f(t) >= k, or >= top_p * f(0). It is found four bits at a time: a pass over
-the row has the sums above all 15 borders between 16 ranges, and the next pass goes into the range where f crosses:
+falls as t rises. The cut is the largest t with f(t) >= k, or >= top_p * (all). It is found four bits at a time: a pass
+over the row has the sums above all 15 borders between 16 ranges, and the next goes into the range where f crosses:
 
     t:   0x0....... | 0x1....... | ... | 0xC....... | ... 0xF.......        8 passes, whatever the vocabulary;
                                          0xC0...... | 0xC1...... ...        counted from the lowest integer
 
-Of tokens just at the cut the lowest ids are kept, as many as it takes. min-p keeps weights of at least min_p, the largest
-weight being 1. What is left runs a race: each token arrives after an exponential time over its weight, the first one is
-drawn (`random_stream.py`). So the tokens are those of the CPU's samplers, but where two arrivals, or a share and top-p,
-are as close as the rounding of an exponential.
+Of tokens just at the cut the lowest ids are kept, as many as it takes. min-p keeps weights of at least min_p, the
+largest weight being 1. What is left runs a race: each token arrives after an exponential time over its weight, the
+first one is drawn (`random_stream.py`). So the tokens are those of the CPU's samplers, but where two arrivals, or a share
+and top-p, are as close as the rounding of an exponential.
 
 The race needs a logarithm in fp64 a token. -log(1 - u) >= u, so a block whose smallest u / weight is behind the first
 arrival so far is passed over; after the first blocks nearly all are.
@@ -143,7 +143,8 @@ def sample_kernel(
     start = logits + row * logits_stride
     peak = tl.load(peaks + row).to(tl.float32)
     temperature = tl.load(temperatures + row).to(tl.float32)
-    if (temperature == 0.0) | (peak != peak) | (tl.abs(peak) == float("inf")):
+    is_finite = tl.abs(peak) < float("inf")  # false for NaN too
+    if (temperature == 0.0) | (is_finite == 0):
         return
     top_k = tl.load(top_ks + row).to(tl.int32)
     top_p = tl.load(top_ps + row).to(tl.float64)

@@ -28,7 +28,8 @@ def silu_mul_kernel(
     start = gate_up + row * row_stride
     gate = tl.load(start + column, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(start + WIDTH + column, mask=mask, other=0.0).to(tl.float32)
-    activated = gate / (1.0 + tl.exp(-gate)) * up
+    decay = tl.exp(-tl.abs(gate))  # at most 1, so that nothing overflows
+    activated = tl.where(gate >= 0.0, gate, gate * decay) / (1.0 + decay) * up
     tl.store(output + row * WIDTH + column, activated.to(output.dtype.element_ty), mask=mask)
 
 

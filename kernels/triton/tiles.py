@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MIN_LINES = 16
-"""The matrix unit's smallest tile."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -40,23 +37,30 @@ INTERPRETED_TILES = (Tile(16, 512, 4, 1, False), Tile(256, 1024, 4, 1, True))
 """Few and large: the interpreter's cost is the number of passes."""
 
 
-def tiles_for(head_dim: int, dot_itemsize: int, group_size: int, is_hip: bool = False) -> tuple[Tile, ...]:
-    """The tiles of a model on a GPU, ascending.
+def tiles_for(
+    head_dim: int, dot_itemsize: int, group_size: int, *, is_quantised: bool = False, is_hip: bool = False
+) -> tuple[Tile, ...]:
+    """The tiles of a model on a GPU, ascending. `aot.py` checks that none of them spills registers.
 
     Args:
         dot_itemsize: bytes of an element of the products: 2, or 4 for fp32, which no matrix unit takes exactly.
         group_size: query heads of a key/value head; the largest tile holds at least one row of them.
+        is_quantised: codes are converted in registers, so more threads share a tile.
         is_hip: an AMD card, which has 64 KiB of shared memory and keeps one stage of it.
     """
-    padded_dim = max(16, 1 << (head_dim - 1).bit_length())
+    is_wide = head_dim > 128
     if dot_itemsize > 2:
-        tiles: tuple[Tile, ...] = (Tile(16, 32, 4, 1, False), Tile(64, 32, 4, 1, True))
+        tiles: tuple[Tile, ...] = (Tile(16, 32, 4, 1, False), Tile(64, 32, 8, 1, False))
+    elif is_hip and is_wide:
+        tiles = (Tile(16, 32, 4, 1, False), Tile(64, 32, 8, 1, True))
     elif is_hip:
         tiles = (Tile(16, 64, 4, 1, False), Tile(64, 64, 4, 1, True), Tile(128, 32, 4, 1, True))
-    elif padded_dim <= 128:
-        tiles = (Tile(16, 64, 4, 3, False), Tile(64, 64, 4, 3, True), Tile(128, 64, 8, 3, True))
+    elif is_wide:
+        tiles = (Tile(16, 32, 4, 2, False), Tile(64, 32, 8, 2, True))
+    elif is_quantised:
+        tiles = (Tile(16, 64, 8, 3, False), Tile(64, 64, 8, 3, True), Tile(128, 64, 8, 3, True))
     else:
-        tiles = (Tile(16, 32, 4, 2, False), Tile(64, 32, 4, 2, True), Tile(128, 32, 8, 2, True))
+        tiles = (Tile(16, 64, 4, 3, False), Tile(64, 64, 4, 3, True), Tile(128, 64, 8, 3, True))
     return fitting(tiles, group_size)
 
 
