@@ -37,9 +37,7 @@ def _torch_int8(device: torch.device) -> Kernels:
 
 
 def _triton(device: torch.device) -> Kernels:
-    from .triton.availability import why_unavailable
-
-    reason = why_unavailable(device)
+    reason = why_unavailable("triton", device)
     if reason is not None:
         raise UnsupportedDeviceError(f"kernels='triton' cannot run on device={str(device)!r}: {reason}")
     from .triton.kernels import TritonKernels
@@ -63,6 +61,15 @@ KERNELS: dict[str, KernelsEntry] = {
     "triton": KernelsEntry(_triton, DEVICE_TYPES),
 }
 DEFAULT_KERNELS = "torch"
+
+
+def why_unavailable(name: str, device: torch.device) -> str | None:
+    """Why the backend of this name cannot run on a device that exists and is of its types; None if it can."""
+    if name != "triton":
+        return None
+    from .triton.availability import why_unavailable as why_no_triton
+
+    return why_no_triton(device)
 
 
 def select_kernels(device: str | torch.device, name: str | None = None) -> Kernels:

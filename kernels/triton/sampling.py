@@ -12,8 +12,8 @@ over the row has the sums above all 15 borders between 16 ranges, and the next g
 
 Of tokens just at the cut the lowest ids are kept, as many as it takes. min-p keeps weights of at least min_p, the
 largest weight being 1. What is left runs a race: each token arrives after an exponential time over its weight, the
-first one is drawn (`random_stream.py`). So the tokens are those of the CPU's samplers, but where two arrivals, or a share
-and top-p, are as close as the rounding of an exponential.
+first one is drawn (`random_stream.py`). So the tokens are those of the CPU's samplers, but where two arrivals, or a
+share and top-p, are as close as the rounding of an exponential.
 
 The race needs a logarithm in fp64 a token. -log(1 - u) >= u, so a block whose smallest u / weight is behind the first
 arrival so far is passed over; after the first blocks nearly all are.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ramet.kernels.attention_plan import build_attention_metadata
-from ramet.kernels.dispatch import KERNELS, select_kernels
+from ramet.kernels.dispatch import KERNELS, select_kernels, why_unavailable
 from ramet.kernels.interface import AttentionMetadata, Kernels
 
 BLOCK_SIZE = 16
@@ -21,12 +21,20 @@ HEAD_SHAPES = [(3, 3, 64), (2, 1, 80), (1, 9, 128)]
 """(key/value heads, query heads per key/value head, head dimension)"""
 
 
-@pytest.fixture(params=sorted(KERNELS))
+RUNNABLE = {name for name in KERNELS if why_unavailable(name, torch.device("cpu")) is None}
+"""All backends; without Triton, all but that one."""
+
+INTERPRETED = {"triton"} & RUNNABLE
+"""Backends that run in an interpreter here, at a thousandth of the speed: they get a few of the attention cases, and
+their own tests in a folder of their own go through the rest."""
+
+
+@pytest.fixture(params=sorted(RUNNABLE))
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return select_kernels("cpu", request.param)
 
 
-@pytest.fixture(params=sorted(KERNELS.keys() - {"reference"}))
+@pytest.fixture(params=sorted(RUNNABLE - {"reference"}))
 def other(request: pytest.FixtureRequest) -> Kernels:
     """Any backend but the oracle, to be compared with it."""
     return select_kernels("cpu", request.param)
@@ -36,10 +44,6 @@ def other(request: pytest.FixtureRequest) -> Kernels:
 def reference() -> Kernels:
     return select_kernels("cpu", "reference")
 
-
-INTERPRETED = {"triton"}
-"""Backends that run in an interpreter here, at a thousandth of the speed: they get a few of the attention cases, and
-their own tests in a folder of their own go through the rest."""
 
 LINEAR_ATOL = {"torch": 1e-5, "torch_int8": 0.4, "triton": 1e-5}
 """For standard normal rows and weights of 48 columns: int8 weights are a hundredth or so off."""
@@ -157,7 +161,7 @@ def sharing_step(backend: Kernels, is_shuffled: bool) -> Step:
 
 def attention_cases() -> Iterator[tuple[str, str, tuple[int, int, int], int | None, bool]]:
     """Backend, step, heads, window, and whether the blocks are shuffled."""
-    for backend in sorted(KERNELS.keys() - {"reference"} - INTERPRETED):
+    for backend in sorted(RUNNABLE - {"reference"} - INTERPRETED):
         for name, is_shuffled in product(("tree", "border", "prefill"), (False, True)):
             yield from ((backend, name, heads, None, is_shuffled) for heads in HEAD_SHAPES)
             yield from ((backend, name, (1, 3, 64), window, is_shuffled) for window in WINDOWS)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ramet.kernels.attention_plan import build_attention_metadata
 from ramet.kernels.triton.kernels import AttentionOptions, TritonKernels
 from ramet.kernels.triton.plan import plan_attention
 from ramet.kernels.triton.plan_buffers import PlanBuffers, PlanCapacity
@@ -89,6 +90,19 @@ def test_scores_of_any_size(make_step) -> None:
     step = make_step(TREE[:4], (1, 2, 32))
     large = type(step)(step.metadata, step.keys, step.values, step.query * 1e4)
     assert_near(large.attend(TritonKernels(CPU, options=CUT_UP), 1.0), large.expected(1.0), 1e-2)
+
+
+def test_pools_of_more_elements_than_an_int32_counts() -> None:
+    """Reserved, not written: only the last block is touched."""
+    num_blocks, num_heads, head_dim = 270_000, 8, 64
+    assert num_blocks * num_heads * 16 * head_dim > 2**31
+    kernels = TritonKernels(CPU, torch.float16)
+    caches = kernels.new_kv_cache(num_blocks, 16, num_heads, head_dim)
+    metadata = build_attention_metadata([[num_blocks - 1, 3]], [0, 20], [20], 16)
+    key, value = torch.randn(2, 20, num_heads, head_dim).half()
+    kernels.store_kv(key, value, *caches, metadata.slots)
+    output = kernels.attention(torch.randn(20, num_heads, head_dim), *caches, metadata, 0.1, 1)
+    assert torch.equal(output, value.float())
 
 
 INVARIANT = AttentionOptions(tiles=SMALL_TILES, fixed_chunk_len=64, sharing_min_len=32, sharing_break_even=0.0)
