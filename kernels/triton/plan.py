@@ -11,8 +11,9 @@ A run's block ids are written once, whoever shares it. Pure Python over lists of
 
 Chunks. Few long contexts leave most of a GPU idle, so their keys are cut (flash-decoding). The chunk is the shortest,
 found by bisection, with which there are no more programs than `num_slots`, or half of that beyond one per tile, so that
-the longest are cut even where tiles are many (after FlashInfer: Ye et al. 2025, section 3.3.1). A chunk also has at
-least 4 keys a line of its tile: with fewer, the parts would be as many bytes as the keys.
+the longest are cut even where tiles are many (after FlashInfer: Ye et al. 2025, section 3.3.1). It is not shorter than
+a slot's share of all keys: with shorter ones nobody would be done sooner. Nor has it fewer than 4 keys a line of its
+tile: the parts would be as many bytes as the keys.
 
 Batch invariance. With `fixed_chunk_len` a chunk ends at multiples of that many positions, shared runs are whole chunks,
 and there is one size of tile. A row's parts are then a function of its position, each is computed alike whoever is in
@@ -191,7 +192,9 @@ def _balanced_chunk_len(planned: Sequence[_PlannedTile], num_kv_heads: int, num_
     """The shortest chunk, in steps of `step`, that keeps to the number of programs."""
     slots_of_head = max(1, num_slots // num_kv_heads)
     max_items = max(slots_of_head, len(planned) + slots_of_head // 2)
-    low, high = 1, -(-max(tile.num_keys for tile in planned) // step)
+    share_of_slot = sum(tile.num_keys for tile in planned) // slots_of_head
+    high = -(-max(tile.num_keys for tile in planned) // step)
+    low = min(high, max(1, share_of_slot // step))
     while low < high:
         middle = (low + high) // 2
         if sum(tile.num_chunks(middle * step) for tile in planned) <= max_items:

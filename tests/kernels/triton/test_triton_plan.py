@@ -99,9 +99,24 @@ def test_every_row_sees_each_of_its_keys_once(
     plan = plan_attention(metadata, shape, rules)
     check(metadata, plan)
     if fixed_chunk_len:
-        for _, _, _, num_keys, first_position, _ in items_of(plan):
-            assert first_position % fixed_chunk_len == 0
-            assert num_keys <= fixed_chunk_len
+        check_parts_follow_from_positions(plan, fixed_chunk_len)
+
+
+def check_parts_follow_from_positions(plan: AttentionPlan, chunk_len: int) -> None:
+    """Part i of a row is of keys i * chunk_len .. (i + 1) * chunk_len, as far as it sees them, in any batch."""
+    parts: dict[int, list[tuple[int, int, int]]] = {}
+    for first_row, num_rows, _, num_keys, first_position, part_idx in items_of(plan):
+        for entry in range(first_row, first_row + num_rows):
+            row = plan.rows[entry]
+            num_seen = min(num_keys, plan.positions[row] + 1 - first_position)
+            place = 0 if plan.targets[entry] < 0 else plan.targets[entry] + part_idx - plan.row_ranges[row]
+            if num_seen > 0:
+                parts.setdefault(row, []).append((place, first_position, num_seen))
+    for row, position in enumerate(plan.positions):
+        assert sorted(parts[row]) == [
+            (idx, start, min(chunk_len, position + 1 - start))
+            for idx, start in enumerate(range(0, position + 1, chunk_len))
+        ]
 
 
 def decodes(num_shared_blocks: int, num_private_blocks: int, num_seqs: int) -> AttentionMetadata:
