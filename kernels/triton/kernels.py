@@ -115,11 +115,17 @@ class TritonKernels:
         shape = HeadShape(query.shape[1], num_kv_heads, head_dim)
         if not isinstance(metadata, TritonMetadata):
             metadata = self.prepare_attention(metadata)
+        plan = self.plan_for(metadata, shape)
+        views = self.views(key_cache, value_cache, num_kv_heads, head_dim)
+        return self._attend(query, *views, plan, shape, scale, sliding_window)
+
+    def plan_for(self, metadata: TritonMetadata, shape: HeadShape) -> LoadedPlan:
+        """The plan of a step, made and copied to the device by the first call; `attention` is that one, unless a runner
+        who knows the shape calls before. Mutates `metadata.loaded`."""
         if shape not in metadata.loaded:
             plan = plan_attention(metadata, shape, self.plan_rules(shape))
             metadata.loaded[shape] = load_plan(plan, shape, self.device)
-        views = self.views(key_cache, value_cache, num_kv_heads, head_dim)
-        return self._attend(query, *views, metadata.loaded[shape], shape, scale, sliding_window)
+        return metadata.loaded[shape]
 
     def _attend(
         self,
