@@ -7,7 +7,7 @@ that a captured graph reads (`new_plan_buffers`, `load_attention`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .launch import IS_INTERPRETED
 from .plan import PlanRules, plan_attention
 from .plan_buffers import LoadedPlan, PlanBuffers, PlanCapacity, load_plan
 from .shared_runs import HeadShape, SharingRules
-from .tiles import INTERPRETED_TILES, Tile, fitting, tiles_for
+from .tiles import INTERPRETED_TILES, MAX_HEAD_DIM, Tile, fitting, tiles_for
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
 """Programs of attention that one multiprocessor holds at a time."""
@@ -86,6 +86,19 @@ class TritonKernels:
         self._num_slots = _num_slots(device)
 
     def new_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        """As in the protocol.
+
+        Raises:
+            ValueError: heads are wider than the tiles are made for, or cannot be stored in this dtype.
+        """
+        if head_dim > MAX_HEAD_DIM:
+            raise ValueError(
+                f"head_dim={head_dim} is not supported by Triton kernels: it must be at most {MAX_HEAD_DIM}"
+            )
+        if self.kv_dtype in kv_cache.LARGEST_CODE and head_dim % 4:
+            raise ValueError(
+                f"head_dim={head_dim} does not go with kv_dtype={self.kv_dtype}: it must be divisible by 4"
+            )
         sizes = (num_blocks, block_size, num_kv_heads, head_dim)
         return (
             kv_cache.new_storage(*sizes, self.kv_dtype, self.device),
@@ -99,7 +112,14 @@ class TritonKernels:
         kv_cache.store_kv(key, value, *self.views(key_cache, value_cache, key.shape[1], key.shape[2]), slots)
 
     def prepare_attention(self, metadata: AttentionMetadata) -> TritonMetadata:
-        return TritonMetadata(**{entry.name: getattr(metadata, entry.name) for entry in fields(AttentionMetadata)})
+        return TritonMetadata(
+            block_size=metadata.block_size,
+            query_starts=metadata.query_starts,
+            context_lens=metadata.context_lens,
+            block_tables=metadata.block_tables,
+            slots=metadata.slots,
+            items=metadata.items,
+        )
 
     def attention(
         self,

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_HEAD_DIM = 256
+"""Wider heads would spill registers with every tile here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

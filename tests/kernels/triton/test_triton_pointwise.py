@@ -140,6 +140,27 @@ def test_codes_of_fp8_are_those_of_torch() -> None:
     assert float((codes.float() - key[:, 0])[~is_normal].abs().max()) <= 2.0**-9
 
 
+@pytest.mark.parametrize("kv_dtype", KV_ERROR, ids=str)
+def test_a_copied_block_has_its_scales(kv_dtype: torch.dtype) -> None:
+    kernels = TritonKernels(CPU, kv_dtype)
+    cache, other = kernels.new_kv_cache(4, 16, 2, 32)
+    key = torch.randn(32, 2, 32) * torch.logspace(-2, 2, 32)[:, None, None]
+    kernels.store_kv(key, key, cache, other, torch.arange(32))
+    before = [read_slots(kernels, cache, torch.arange(16) + 16 * block, 2, 32) for block in range(2)]
+    kernels.copy_blocks(cache, [0, 1, 1], [1, 0, 3])
+    for src, dst in ((0, 1), (1, 0), (1, 3)):
+        assert torch.equal(read_slots(kernels, cache, torch.arange(16) + 16 * dst, 2, 32), before[src])
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "head_dim", "message"),
+    [(torch.float32, 512, "head_dim=512.*at most 256"), (torch.int8, 62, "head_dim=62.*kv_dtype=torch.int8.*by 4")],
+)
+def test_heads_that_do_not_go_are_refused(kv_dtype: torch.dtype, head_dim: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TritonKernels(CPU, kv_dtype).new_kv_cache(2, 16, 1, head_dim)
+
+
 def test_what_the_cache_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match=r"kv_dtype=torch.int32 is not supported; use one of float32, float16"):
         TritonKernels(CPU, torch.int32)
