@@ -5,7 +5,7 @@ python examples/multi_turn_chat.py
 
 from __future__ import annotations
 
-from ramet import assistant, function, gen, system, user
+from ramet import Conversation
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -14,20 +14,11 @@ QUESTIONS = [
     "Thank you! How do I say that in French?",
 ]
 
-
-@function
-def chat(s, questions):
-    s += system("You are a travel guide. Answer in one short sentence.")
-    for turn, question in enumerate(questions):
-        s += user(question)
-        s += assistant(gen(f"answer {turn}", max_tokens=24, temperature=0))
-
-
 if __name__ == "__main__":
-    state = chat.stream(questions=QUESTIONS)
-    for turn, question in enumerate(QUESTIONS):
+    chat = Conversation("You are a travel guide. Answer in one short sentence.", temperature=0, max_tokens=24)
+    for question in QUESTIONS:
         print(f"\n> {question}")
-        for piece in state.text_iter(f"answer {turn}"):
+        for piece in chat.stream(question):
             print(piece, end="", flush=True)
-        meta = state.meta(f"answer {turn}")
+        meta = chat.last_reply.meta
         print(f"\n[{meta.num_cached_tokens} tokens from the cache, {meta.num_computed_tokens} computed]")

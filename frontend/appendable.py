@@ -7,9 +7,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NoReturn, Self
 
 from .calls import CallRecord
-from .fork import Appendable, ForkGroup
+from .errors import InvalidProgramError
+from .fork import Appendable, ForkGroup, JoinMode
 from .primitives import RoleBegin, RoleEnd, as_expression
 from .scope import Scope
+from .trace.capture import capture_trace
+from .trace.notebook import is_html_repr_wanted, state_html
+from .trace.program_trace import ProgramTrace
 from .values import Joined, OnError
 
 
@@ -64,20 +68,74 @@ class AppendableState:
     @contextmanager
     def _message_around_block(self, role: str) -> Iterator[None]:
         self.append(RoleBegin(role))
-        yield
+        try:
+            yield
+        except BaseException:
+            if self._scope.role == role:  # so that a program which catches the exception can go on
+                self.append(RoleEnd(role))
+            raise
         self.append(RoleEnd(role))
 
-    def fork(self, size: int = 1) -> ForkGroup[Self]:
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[None]:
+        """Bind to `name` the text that is added inside the block of a `with`, template text included.
+
+        The value is there when all calls in the block have ended. A block that raises binds nothing.
+
+        Raises:
+            InvalidProgramError: the name is not a non-empty string.
+        """
+        span = self._scope.begin_span(name)
+        yield
+        self._scope.end_span(name, span)
+
+    def set_var(self, name: str, value: object) -> None:
+        """Bind `name` to a value of the program's own. Branches forked later have it, and a join gathers it.
+
+        Raises:
+            InvalidProgramError: the name is not a non-empty string.
+        """
+        self._scope.set(name, value)
+
+    def fork(self, size: int = 1, position_ids_offset: Sequence[int] | None = None) -> ForkGroup[Self]:
         """Branches that start from this state and run side by side. What they share is computed once. Does not block.
 
         Raises:
-            InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep.
+            InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep, or
+                position_ids_offset asks for other positions than those of one text (SGLang takes and ignores it).
         """
+        if position_ids_offset is not None and any(offset != 0 for offset in position_ids_offset):
+            raise InvalidProgramError(
+                f"fork(position_ids_offset={position_ids_offset!r}) is not allowed: a branch goes on at the next "
+                "position of its text; leave the offsets out, or at 0"
+            )
         branches = [type(self)(scope) for scope in self._scope.fork(size)]
         return ForkGroup(branches, self._join)
 
-    def _join(self, branches: Sequence[Self], on_error: OnError) -> Mapping[str, Joined]:
+    @contextmanager
+    def copy(self) -> Iterator[Self]:
+        """One branch, for the block of a `with`; joined when the block ends, so that each name it binds is a list of
+        one value in this state, as in SGLang. A block that raises binds nothing."""
+        branches = self.fork(1)
+        yield branches[0]
+        branches.join()
+
+    def _join(self, branches: Sequence[Self], on_error: OnError, mode: JoinMode) -> Mapping[str, Joined]:
+        if mode == "concate_and_append":
+            self._scope.append_branches([branch._scope for branch in branches])
+            return {}
         return self._scope.join([branch._scope for branch in branches], on_error)
+
+    def expect_call(self, *, after: int | None) -> None:
+        """Say when this state makes its next call: after about so many other calls of the program, or none (None).
+
+        A hint for the backend, which may keep what it has computed of this state accordingly, once all calls added so
+        far have run. It holds until the next call. Values never depend on it. Does not block.
+
+        Raises:
+            InvalidProgramError: `after` is not an integer from 0 to a million, or None.
+        """
+        self._scope.expect_call(after)
 
     # Looking: never blocks
 
@@ -87,17 +145,54 @@ class AppendableState:
 
     def text_so_far(self) -> str:
         """The text there is now."""
-        return self._scope.interpreter.text_so_far()
+        return self._scope.interpreter.transcript.text()
+
+    @property
+    def program_name(self) -> str:
+        """Of the program that runs."""
+        return self._scope.run.program_name
+
+    @property
+    def run_id(self) -> str:
+        """No two runs have the same; the branches of a run share it."""
+        return self._scope.run.run_id
 
     def calls(self) -> tuple[CallRecord, ...]:
         """Every call of the run so far, branches included, in the order the program asked for them."""
         return self._scope.run.graph.records()
+
+    def trace(self) -> ProgramTrace:
+        """What happened in the run so far, branches included: every call with its prompt, outcome, times and error.
+
+        Works at any time, also when the program or a call of it failed. Decodes every prompt.
+        """
+        run = self._scope.run
+        restored = run.restored_trace
+        if restored is not None and len(restored.calls) == len(run.graph.records()):
+            return restored
+        return capture_trace(run, self._scope.interpreter.transcript.messages())
 
     def __repr__(self) -> str:
         values = self._scope.variables()
         shown = ", ".join(f"{name}{'' if value.is_done else ' (pending)'}" for name, value in values.items())
         return (
             f"<{type(self).__name__} of {self._scope.run.program_name}: {self._status()}; variables: {shown or 'none'}>"
+        )
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks: the text so far, as of now. None, for the plain repr, if RAMET_HTML_REPR=0 is set."""
+        if not is_html_repr_wanted():
+            return None
+        interpreter, run = self._scope.interpreter, self._scope.run
+        error = run.body_error() or (
+            None if interpreter.first_failure is None else interpreter.first_failure.to_error()
+        )
+        return state_html(
+            run.program_name,
+            self._status(),
+            self.calls(),
+            interpreter.transcript.parts(),
+            None if error is None else str(error),
         )
 
     def _status(self) -> str:
@@ -114,4 +209,9 @@ class AppendableState:
     @property
     def return_value(self) -> object:
         """What the program's body returned; None while it runs."""
+        return self._scope.return_value
+
+    @property
+    def ret_value(self) -> object:
+        """SGLang's name for `return_value`."""
         return self._scope.return_value

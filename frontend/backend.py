@@ -16,10 +16,16 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TextSegment:
-    """Text not yet tokenised. Only template text may contain special tokens."""
+    """Text not yet tokenised. Only template text may contain special tokens.
+
+    Attributes:
+        origin: where a text in a rendered conversation that is not the template's comes from, such as
+            "messages[2].content (user)".
+    """
 
     text: str
     is_template: bool = False
+    origin: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,51 @@ class ProgramEnded:
     run_id: str
 
 
-ProgramHint = ProgramEnded
+@dataclass(frozen=True, slots=True)
+class ProgramForked:
+    """Branches of this one are about to make their first calls, which begin with all of its text.
+
+    Attributes:
+        branch: the one that was forked.
+        first_idx, num_branches: its branches first_idx, first_idx + 1, and so on.
+    """
+
+    run_id: str
+    branch: tuple[int, ...]
+    first_idx: int
+    num_branches: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramJoined:
+    """Branches were joined: their parent is next, and from them hardly any call comes.
+
+    Attributes:
+        branch: the parent.
+        joined: the branches, which may still be running.
+        num_calls_before: how many calls, one after the other, the parent has to wait for at least.
+    """
+
+    run_id: str
+    branch: tuple[int, ...]
+    joined: tuple[tuple[int, ...], ...]
+    num_calls_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallExpected:
+    """The program says when the next call of this branch comes.
+
+    Attributes:
+        num_calls_before: after about so many others; None: there will be none.
+    """
+
+    run_id: str
+    branch: tuple[int, ...]
+    num_calls_before: int | None
+
+
+ProgramHint = ProgramEnded | ProgramForked | ProgramJoined | CallExpected
 """What a program tells a backend ahead of its calls, or after the last of them."""
 
 
@@ -59,6 +109,7 @@ class GenerateCall:
         num_healable_tokens: so many tokens at the end of the prompt spell literal text, which a constrained generation
             may begin again with other tokens (see GenerateResult.num_healed_tokens). 0 keeps the prompt as it is.
         program: where it comes from; None outside a program.
+        prompt_logprobs_start: the first token of the prompt whose logprob is wanted, where sampling_params want any.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -67,6 +118,7 @@ class GenerateCall:
     name: str | None = field(default=None, compare=False)
     num_healable_tokens: int = 0
     program: ProgramRef | None = field(default=None, compare=False)
+    prompt_logprobs_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +149,17 @@ class ScoreResult:
             the continuations: log(1 - sum of p(next token) over those that it is the beginning of); 0 if there is none.
         num_prompt_tokens: length of the common prompt.
         num_cached_tokens: how many of these were in the cache.
+        queued_s: seconds from submission until it began to be computed; None if the backend does not know.
+        token_ids: per continuation, the tokens that the values belong to, where the model cuts the text otherwise than
+            the call did; None if they are those of the call.
     """
 
     logprobs: tuple[tuple[float | None, ...], ...]
     end_logprobs: tuple[float, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
+    queued_s: float | None = None
+    token_ids: tuple[tuple[int, ...], ...] | None = None
 
 
 Scoring = Handle[ScoreResult]
@@ -156,7 +213,8 @@ class Backend(Protocol):
     def score(self, call: ScoreCall) -> Scoring: ...
 
     def hint(self, hint: ProgramHint) -> None:
-        """Something that it may make use of. Does not block or raise."""
+        """Something that it may make use of. Does not block or raise. May be called by the garbage collector, that is
+        at any point of any thread."""
         ...
 
     def flush_cache(self) -> None:

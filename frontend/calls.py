@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Literal
 from ..sampling_params import SamplingParams
 from .choices import ChoiceLogprobs, ChoicesMethod
 from .errors import GenerationError, ProgramCancelledError, ProgramError, ReadTimeoutError, UnparsedTextError
-from .generation import Generation, Sample
+from .generation import Generation, Sample, TokenLogprob
+from .reasoning import ReasoningFormat
 from .value_types import ValueType
 
 CallKind = Literal["text", "gen", "select", "fork", "join"]
 
-_PACKAGE_DIR = str(Path(__file__).parent)
+PACKAGE_DIR = str(Path(__file__).parent)
+_NOT_THE_PROGRAM = (PACKAGE_DIR, contextlib.__file__)
+"""Files whose lines are not a program's: this package, and what enters and leaves its context managers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,11 @@ class CallMeta:
         samples: of a gen, with token ids and logprobs.
         choices: of a select, in the order they were given.
         first_token_s: from submission to the first token, if known.
+        queued_s: from submission until the backend began to compute it, if known.
         duration_s: from submission to the end.
         complete: of a constrained gen: whether the text satisfies the constraint (the first text, with n > 1). False
             for one that was cut off. None for a select or without a constraint.
+        prompt_logprobs: one per prompt token if asked for; None for the first and for those not asked for.
     """
 
     num_prompt_tokens: int
@@ -67,6 +73,8 @@ class CallMeta:
     first_token_s: float | None
     duration_s: float
     complete: bool | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    queued_s: float | None = None
 
     @property
     def num_computed_tokens(self) -> int:
@@ -89,9 +97,13 @@ class Failure:
 
     def of_dependent(self, record: CallRecord) -> Failure:
         """The failure of a call that could not run because of this one."""
+        return self.of_what_depends(record.describe())
+
+    def of_what_depends(self, what: str) -> Failure:
+        """The failure of something described as `what` that could not run because of this one."""
         if self.error_type is ProgramCancelledError:
-            return Failure(f"{record.describe()} was cancelled: {self.message}", self.cause, ProgramCancelledError)
-        return Failure(f"{record.describe()} was not run: {self.message}", self.to_error())
+            return Failure(f"{what} was cancelled: {self.message}", self.cause, ProgramCancelledError)
+        return Failure(f"{what} was not run: {self.message}", self.to_error())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +131,12 @@ class CallRecord:
         text: of a text node.
         sampling_params: of a gen.
         choices: of a select.
+        choices_method: of a select, by name.
         num_branches: of a fork or join.
-        submitted_at: when it went to the backend, on the monotonic clock.
+        asked_at: when the program asked for it, on the monotonic clock.
+        submitted_at: when it went to the backend, on the same clock.
+        ended_at: when it had an outcome, on the same clock.
+        value: once it has succeeded.
         meta: once it has succeeded.
         failure: once it has failed. A call whose text did not become the value asked for has a meta too.
     """
@@ -134,11 +150,24 @@ class CallRecord:
     text: str = ""
     sampling_params: SamplingParams | None = None
     choices: tuple[str, ...] = ()
+    choices_method: str | None = None
     num_branches: int = 0
+    asked_at: float = field(default_factory=time.monotonic)
     submitted_at: float | None = None
+    ended_at: float | None = None
+    value: object = None
     meta: CallMeta | None = None
     failure: Failure | None = None
     _prompt: tuple[Sequence[int], int, tuple[int, ...]] = field(default=((), 0, ()), repr=False)
+    _call: Call | None = field(default=None, repr=False)
+
+    def belongs_to(self, call: Call) -> None:
+        """The text of the record is what there is of the call's."""
+        self._call = call
+
+    def text_so_far(self) -> str:
+        """What it adds to the state's text, as far as that is known now; never blocks."""
+        return self.text if self._call is None else self._call.text_so_far()
 
     def set_prompt(self, token_log: Sequence[int], prompt_len: int, held_back: tuple[int, ...] = ()) -> None:
         """The prompt is the first `prompt_len` items of `token_log`, a list that only ever grows, then `held_back`."""
@@ -178,6 +207,12 @@ class CallGraph:
             self._records.append(record)
         return record
 
+    def append(self, record: CallRecord) -> None:
+        """A record of an earlier run; they come in order."""
+        with self._lock:
+            assert record.call_id == len(self._records), record
+            self._records.append(record)
+
     def records(self) -> tuple[CallRecord, ...]:
         with self._lock:
             return tuple(self._records)
@@ -190,6 +225,8 @@ class Call:
         method: of a select.
         value_type: what the text of a gen becomes; None leaves it a text.
         is_healed: of a constrained gen: whether one of its tokens may span the boundary to the literal text before it.
+        reasoning: what of the text of a gen is not added to the state; None adds all of it.
+        prompt_logprobs_start: the first token of the prompt whose logprob is wanted, if its sampling_params want any.
         text: what it adds to the state, once it is done.
     """
 
@@ -200,14 +237,20 @@ class Call:
         *,
         value_type: ValueType | None = None,
         is_healed: bool = True,
+        reasoning: ReasoningFormat | None = None,
+        prompt_logprobs_start: int = 0,
     ) -> None:
         self.record = record
         self.method = method
         self.value_type = value_type
         self.is_healed = is_healed
+        self.reasoning = reasoning
+        self.prompt_logprobs_start = prompt_logprobs_start
         self.text = ""
         self._started: Future[Generation | None] = Future()
         self._outcome: Future[object] = Future()
+        record.choices_method = None if method is None else method.name
+        record.belongs_to(self)
 
     def start(self, generation: Generation | None) -> None:
         """It was submitted; a select has no generation to follow."""
@@ -216,12 +259,16 @@ class Call:
     def succeed(self, value: object, text: str, meta: CallMeta) -> None:
         """It ended with `value`; `text` is what it adds to the state. The value may be a ParseFailure."""
         self.text = text
-        self.record.meta = meta
+        self.record.ended_at = time.monotonic()
         if isinstance(value, ParseFailure):
             self.record.failure = value
+        else:
+            self.record.value = value
+        self.record.meta = meta
         self._outcome.set_result(value)
 
     def fail(self, failure: Failure) -> None:
+        self.record.ended_at = time.monotonic()
         self.record.failure = failure
         if not self._started.done():
             self._started.set_result(None)
@@ -230,6 +277,23 @@ class Call:
     @property
     def is_done(self) -> bool:
         return self._outcome.done()
+
+    def when_started(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when it was submitted or has failed; now if it has. It must not block or raise."""
+        self._started.add_done_callback(lambda _: callback())
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when it has ended, well or not; now if it has. It must not block or raise."""
+        self._outcome.add_done_callback(lambda _: callback())
+
+    @property
+    def is_started(self) -> bool:
+        return self._started.done()
+
+    @property
+    def generation(self) -> Generation | None:
+        """What was submitted, if it can be followed; only to be asked once started."""
+        return self._started.result(timeout=0)
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until it has ended, well or not.
@@ -261,6 +325,10 @@ class Call:
     def _await_text(self, timeout: float | None) -> None:
         """Block until all of its text is there, and raise like `get` if there is none."""
         self.wait(timeout)
+        self.raise_without_text()
+
+    def raise_without_text(self) -> None:
+        """Raise like `get` if it ended without a text. Only to be called once done."""
         if self.record.meta is None:
             self.get()
 
@@ -282,7 +350,8 @@ class Call:
         except TimeoutError:
             raise ReadTimeoutError(f"{self.record.describe()} has not started after {timeout} s") from None
         if generation is not None:
-            yield from generation.chunks(timeout)
+            chunks = generation.chunks(timeout)
+            yield from chunks if self.reasoning is None else self.reasoning.answer_chunks(chunks)
             self._await_text(timeout)
             return
         self._await_text(timeout)
@@ -293,12 +362,13 @@ class Call:
         if self._outcome.done() or not self._started.done():
             return self.text
         generation = self._started.result()
-        return "" if generation is None else generation.text_so_far()
+        text = "" if generation is None else generation.text_so_far()
+        return text if self.reasoning is None else self.reasoning.answer_so_far(text)
 
 
 def call_site() -> str:
     """File and line of the nearest caller outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_PROGRAM):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

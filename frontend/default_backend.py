@@ -34,6 +34,10 @@ class DefaultBackend:
         with self._lock:
             return self._backend if self._backend is not None else self._local(None)
 
+    def get_if_set(self) -> Backend | None:
+        with self._lock:
+            return self._backend
+
     def resolve(self, backend: BackendLike) -> Backend:
         if isinstance(backend, Backend) and not isinstance(backend, type):
             return backend
@@ -81,6 +85,26 @@ def set_default_backend(backend: BackendLike | None) -> None:
     Takes and raises what `as_backend` does; a model that is named is loaded now.
     """
     _default.set(None if backend is None else as_backend(backend))
+
+
+def flush_cache(backend: BackendLike | None = None) -> None:
+    """Forget the cached prefixes that are not in use, of a backend or the default one. Raises as `as_backend` does."""
+    _given_or_default(backend).flush_cache()
+
+
+def get_server_info(backend: BackendLike | None = None) -> dict[str, object]:
+    """What a backend says of itself, or the default one: `backend`, `model`, and keys of its own. Raises as
+    `as_backend` does."""
+    return dict(_given_or_default(backend).info())
+
+
+def _given_or_default(backend: BackendLike | None) -> Backend:
+    return get_default_backend() if backend is None else as_backend(backend)
+
+
+def default_backend_if_set() -> Backend | None:
+    """The backend that the user set, if any. Loads nothing."""
+    return _default.get_if_set()
 
 
 def get_default_backend() -> Backend:

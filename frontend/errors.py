@@ -41,6 +41,14 @@ class ForkError(ProgramError):
         self.results = list(results)
 
 
+class ToolCallError(ProgramError):
+    """A tool call of a conversation cannot be read or carried out."""
+
+
+class ContextOverflowError(ValueError):
+    """A conversation and room for a reply are more than the model's context. The message has the numbers."""
+
+
 class InvalidProgramError(ValueError):
     """A program was written or called wrongly: a bad argument, role, name or expression."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -89,6 +90,7 @@ class GenExecution:
                 tokens.shared_prefix_len,
                 call.record.name,
                 num_healable_tokens=len(self._held_back),
+                prompt_logprobs_start=min(call.prompt_logprobs_start, len(tokens.token_ids)),
                 program=run.program_ref(call.record.branch),
             )
         )
@@ -105,10 +107,13 @@ class GenExecution:
         result = self._generation.result(timeout=0)
         first = result.samples[0]
         self._add_to_log(result)
+        num_generated_tokens = result.num_generated_tokens
+        if num_generated_tokens is None:
+            num_generated_tokens = sum(len(sample.token_ids) for sample in result.samples)
         meta = CallMeta(
             num_prompt_tokens=result.num_prompt_tokens,
             num_cached_tokens=result.num_cached_tokens,
-            num_generated_tokens=sum(len(sample.token_ids) for sample in result.samples),
+            num_generated_tokens=num_generated_tokens,
             finish_reason=first.finish_reason,
             stop_reason=first.stop_reason,
             samples=result.samples,
@@ -116,8 +121,15 @@ class GenExecution:
             first_token_s=result.first_token_s,
             duration_s=_seconds_since_submission(self._call),
             complete=first.complete,
+            prompt_logprobs=result.prompt_logprobs,
+            queued_s=result.queued_s,
         )
-        return Outcome(self._value(result.samples), first.text, meta)
+        return Outcome(self._value(result.samples), self._answer(first), meta)
+
+    def _answer(self, sample: Sample) -> str:
+        """Its text without what was thought before it."""
+        reasoning = self._call.reasoning
+        return sample.text if reasoning is None else reasoning.split(sample.text)[1]
 
     def _add_to_log(self, result: GenerateResult) -> None:
         num_final = len(self._held_back) - result.num_healed_tokens
@@ -125,12 +137,29 @@ class GenExecution:
         self._tokens.commit_as(self._held_back[:num_final])
         self._call.record.settle_prompt(len(self._tokens.token_ids))
         healed, first = self._held_back[num_final:], result.samples[0]
+        if self._call.reasoning is not None:
+            assert not healed, "a gen that reasons has no constraint, so nothing is healed"
+            self._add_answer_to_log(first)
+            return
         kept, leftover = first.kept_token_ids, first.leftover_text
         decode = self._decode
         if healed and decode(kept) + leftover != decode(healed) + first.text:
             # The text ends inside the token that spans the boundary, so the literal text needs its own tokens again.
             kept, leftover = healed, first.text
         self._tokens.add_generated(kept, leftover)
+
+    def _add_answer_to_log(self, sample: Sample) -> None:
+        """The tokens that lie wholly inside the answer are kept; the piece of a token before them is written anew."""
+        answer, kept = self._answer(sample), sample.kept_token_ids
+
+        def end_from(idx: int) -> str:
+            return self._decode(kept[idx:]) + sample.leftover_text
+
+        first = bisect_left(range(len(kept)), True, key=lambda idx: len(end_from(idx)) <= len(answer))
+        idx = next(idx for idx in range(first, len(kept) + 1) if answer.endswith(end_from(idx)))
+        self._tokens.add_text(answer.removesuffix(end_from(idx)))
+        self._tokens.commit()
+        self._tokens.add_generated(kept[idx:], sample.leftover_text)
 
     def _value(self, samples: Sequence[Sample]) -> object:
         """The text, or what it was to become; a list with n > 1. A ParseFailure if one of them did not become it."""
@@ -145,7 +174,7 @@ class GenExecution:
     def _value_of(self, sample: Sample, which: str) -> object:
         value_type = self._call.value_type
         if value_type is None:
-            return sample.text
+            return self._answer(sample)
         cause: Exception | None = None
         if sample.complete is False and sample.stop_reason is not None:
             reason = f"the stop {sample.stop_reason!r} cut {which} off before it was complete"
@@ -225,20 +254,27 @@ class SelectExecution:
             choices=tuple(map(ChoiceScore, choices, scores, probabilities)),
             first_token_s=None,
             duration_s=_seconds_since_submission(self._call),
+            queued_s=result.queued_s,
         )
         text = choices[winner].text
         return Outcome(text, text, meta)
 
     def _choice_logprobs(self, result: ScoreResult, unconditional: ScoreResult | None) -> list[ChoiceLogprobs]:
         choices = []
+        scored_ids = self._continuations if result.token_ids is None else result.token_ids
         for idx, text in enumerate(self._call.record.choices):
             logprobs = tuple(value for value in result.logprobs[idx] if value is not None)
-            assert len(logprobs) == len(self._continuations[idx]), "a backend must score every token after a prompt"
+            assert len(logprobs) == len(scored_ids[idx]), "a backend must score every token after a prompt"
             free = None
             if unconditional is not None:
                 free = tuple(0.0 if value is None else value for value in unconditional.logprobs[idx])
+                if len(free) != len(logprobs):
+                    raise InvalidProgramError(
+                        f"the model cuts {text!r} into {len(logprobs)} tokens after the text and into {len(free)} "
+                        "without it, so the two cannot be compared token by token: use another choices_method"
+                    )
             end_logprob = result.end_logprobs[idx]
-            choices.append(ChoiceLogprobs(text, self._continuations[idx], logprobs, end_logprob, free))
+            choices.append(ChoiceLogprobs(text, scored_ids[idx], logprobs, end_logprob, free))
         return choices
 
 

@@ -58,8 +58,13 @@ class GenerateResult:
         num_prompt_tokens: length of the prompt, without healed tokens.
         num_cached_tokens: how many of these were in the cache.
         first_token_s: seconds from submission to the first token; None if the backend does not know.
+        queued_s: seconds from submission until it began to be computed; None if the backend does not know.
         num_healed_tokens: tokens that were taken off the end of the prompt, at most as many as the call allowed. The
             generated tokens begin with their spelling, the texts do not.
+        num_generated_tokens: over all samples, where the model counts otherwise than the token ids of the samples do;
+            None if those are its tokens.
+        prompt_logprobs: one per token of the prompt, without healed ones, if asked for; None for the first token and
+            for those not asked for.
     """
 
     samples: tuple[Sample, ...]
@@ -67,6 +72,9 @@ class GenerateResult:
     num_cached_tokens: int
     first_token_s: float | None = None
     num_healed_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    queued_s: float | None = None
+    num_generated_tokens: int | None = None
 
 
 class Generation(Handle[GenerateResult]):
@@ -120,6 +128,11 @@ class Generation(Handle[GenerateResult]):
     def text_so_far(self) -> str:
         with self._changed:
             return "".join(self._chunks)
+
+    def chunks_from(self, position: int) -> list[str]:
+        """The pieces there are now after the first `position`; never blocks."""
+        with self._changed:
+            return self._chunks[position:]
 
     def chunks(self, timeout: float | None = None) -> Iterator[str]:
         """The text from its beginning, piece by piece; blocks for what is not there yet.

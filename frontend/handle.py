@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -31,6 +31,15 @@ class Handle(Generic[T]):
     def fail(self, error: BaseException) -> None:
         """Settle with an error. Runs the callbacks in the calling thread."""
         self._future.set_exception(error)
+
+    def settle_with(self, make_result: Callable[[], T]) -> None:
+        """Settle with what `make_result` returns, or raises."""
+        try:
+            result = make_result()
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.finish(result)
 
     @property
     def is_done(self) -> bool:
@@ -65,3 +74,21 @@ class Handle(Generic[T]):
             on_cancel, self._on_cancel = self._on_cancel, None
         if on_cancel is not None and not self._future.done():
             on_cancel()
+
+
+def when_all_done(handles: Sequence[Handle[Any]], callback: Callable[[], None]) -> None:
+    """Call `callback` once all of them are settled, or now if they are. It must not block or raise."""
+    lock = threading.Lock()
+    num_open = len(handles) + 1
+
+    def one_done() -> None:
+        nonlocal num_open
+        with lock:
+            num_open -= 1
+            is_last = num_open == 0
+        if is_last:
+            callback()
+
+    for handle in handles:
+        handle.add_done_callback(one_done)
+    one_done()

@@ -9,40 +9,32 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from .backend import Message
+from .backend import Message, TextSegment
 from .calls import Call, Failure, ParseFailure
-from .errors import InvalidProgramError, ProgramCancelledError, ReadTimeoutError
+from .continuation import History
+from .errors import ProgramCancelledError, ReadTimeoutError
 from .execution import Execution, submit
+from .handle import when_all_done
+from .operations import (
+    AppendBranches,
+    ForkOp,
+    HintOp,
+    Mark,
+    Operation,
+    Snapshot,
+    SpanBegin,
+    SpanEnd,
+    fail_operation,
+)
 from .primitives import RoleBegin, RoleEnd, Text, with_article
 from .run_context import RunContext
 from .token_log import TokenLog
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a branch starts from. `text` is all text so far, `role_text` that of the open message."""
-
-    tokens: TokenLog
-    text: str
-    messages: tuple[Message, ...]
-    role: str | None
-    role_text: str
-    failure: Failure | None
-
-
-@dataclass(frozen=True, slots=True)
-class ForkOp:
-    """Hand this state to branches, which wait for it."""
-
-    branches: tuple[Interpreter, ...]
-
-
-Operation = Text | RoleBegin | RoleEnd | Call | ForkOp
+from .transcript import Transcript
 
 Phase = Literal["idle", "executing", "settled", "waiting"]
 
@@ -52,6 +44,9 @@ class Interpreter:
 
     Phases: `idle` (queue empty), `executing` (some thread runs operations), `settled` (the call that thread has just
     submitted is already over), `waiting` (for a call's handle or, in a new branch, for the fork).
+
+    Attributes:
+        transcript: what the state says so far.
     """
 
     def __init__(self, run: RunContext, *, is_branch: bool = False) -> None:
@@ -63,11 +58,12 @@ class Interpreter:
         self._failure: Failure | None = None
         self._parse_failure: ParseFailure | None = None
         self._tokens = TokenLog(run.backend)
-        self._spans: list[str | Call] = []
-        self._messages: list[Message] = []
-        self._role: str | None = None
-        self._role_text: list[str] = []
+        self.transcript = Transcript()
+        self._when_changed: list[Callable[[], None]] = []
+        self._when_idle: list[Callable[[], None]] = []
         run.when_body_over(self._notify)
+        if is_branch:
+            run.begin_work()
 
     # What the program does
 
@@ -78,18 +74,15 @@ class Interpreter:
             if self._phase != "idle":
                 return
             self._phase = "executing"
+        self._run.begin_work()
         self._drain()
 
     def start(self, snapshot: Snapshot) -> None:
         """Begin as a branch of another state."""
         self._tokens = snapshot.tokens
-        self._messages = list(snapshot.messages)
-        self._role = snapshot.role
-        self._role_text = [snapshot.role_text]
+        self.transcript = Transcript(snapshot.text, snapshot.messages, snapshot.role, snapshot.role_text)
         with self._changed:
             self._failure = self._failure or snapshot.failure
-            if snapshot.text:
-                self._spans.append(snapshot.text)
         self._resume()
 
     def cancel(self, failure: Failure) -> None:
@@ -123,6 +116,12 @@ class Interpreter:
     def _is_idle(self) -> bool:
         return self._phase == "idle" and not self._queue
 
+    @property
+    def num_open_calls(self) -> int:
+        """How many calls that were added have not ended."""
+        with self._changed:
+            return sum(isinstance(operation, Call) for operation in self._queue) + (self._execution is not None)
+
     def wait(self, timeout: float | None = None) -> None:
         """Block until everything added so far has run, well or not.
 
@@ -132,6 +131,20 @@ class Interpreter:
         with self._changed:
             if not self._changed.wait_for(self._is_idle, timeout):
                 raise ReadTimeoutError(f"the program still has calls running after {timeout} s")
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when everything added so far has run; now if it has. It must not block, raise or call
+        back."""
+        with self._changed:
+            if not self._is_idle():
+                self._when_idle.append(callback)
+                return
+        callback()
+
+    def when_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, at the next change that `has_part_or_end` may tell of. Rules as for `when_idle`."""
+        with self._changed:
+            self._when_changed.append(callback)
 
     def raise_failure(self) -> None:
         """
@@ -145,20 +158,13 @@ class Interpreter:
         """All text; blocks until everything added so far has run. Raises like `wait` and `raise_failure`."""
         self.wait(timeout)
         self.raise_failure()
-        return self.text_so_far()
-
-    def text_so_far(self) -> str:
-        """The text there is now; never blocks."""
-        with self._changed:
-            spans = list(self._spans)
-        return "".join(span if isinstance(span, str) else span.text_so_far() for span in spans)
+        return self.transcript.text()
 
     def messages(self, timeout: float | None = None) -> list[Message]:
         """The complete chat messages; blocks until everything added so far has run. Raises like `text`."""
         self.wait(timeout)
         self.raise_failure()
-        with self._changed:
-            return [dict(message) for message in self._messages]
+        return self.transcript.messages()
 
     def token_ids(self, timeout: float | None = None) -> list[int]:
         """The ids that are final; text after the last call is not among them. Blocks and raises like `text`."""
@@ -179,25 +185,37 @@ class Interpreter:
         position = 0
         while True:
             with self._changed:
-                if not self._changed.wait_for(partial(self._has_span_or_end, position, until_body_over), timeout):
+                if not self._changed.wait_for(partial(self.has_part_or_end, position, until_body_over), timeout):
                     raise ReadTimeoutError(f"no new text for {timeout} s; the program is still running")
-                span = self._spans[position] if position < len(self._spans) else None
-            if span is None:
+            part = self.transcript.part(position)
+            if part is None:
                 self.raise_failure()
                 return
             position += 1
-            if isinstance(span, str):
-                yield span
+            if isinstance(part, str):
+                yield part
             else:
-                yield from span.chunks(timeout)
+                yield from part.chunks(timeout)
 
-    def _has_span_or_end(self, position: int, until_body_over: bool) -> bool:
-        is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
-        return is_end or position < len(self._spans)
+    def has_part_or_end(self, position: int, until_body_over: bool) -> bool:
+        """Whether the text has a part number `position`, or will never have one."""
+        with self._changed:
+            is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
+            return is_end or self.transcript.part(position) is not None
 
     def _notify(self) -> None:
         with self._changed:
-            self._changed.notify_all()
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell readers of a change. Only with the lock held."""
+        self._changed.notify_all()
+        callbacks, self._when_changed = self._when_changed, []
+        if self._is_idle():
+            callbacks += self._when_idle
+            self._when_idle = []
+        for callback in callbacks:
+            callback()
 
     # Running operations
 
@@ -206,13 +224,13 @@ class Interpreter:
         `executing` may be here."""
         while True:
             with self._changed:
-                if not self._queue:
+                operation = self._queue.popleft() if self._queue else None
+                if operation is None:
                     self._phase = "idle"
-                    self._changed.notify_all()
+                    self._run.end_work()  # before anybody learns of it: who sees the end finds the backend told
+                    self._announce()
                     return
-                operation = self._queue.popleft()
-            execution = self._execute(operation)
-            if execution is None:
+            if not self._execute(operation):
                 continue
             with self._changed:
                 if self._phase == "executing":
@@ -230,48 +248,52 @@ class Interpreter:
             self._phase = "executing"
         self._drain()
 
-    def _execute(self, operation: Operation) -> Execution | None:
-        """Run one operation; the execution if its outcome comes later."""
+    def _execute(self, operation: Operation) -> bool:
+        """Run one operation. Returns whether its outcome comes later."""
         if isinstance(operation, ForkOp):
             self._hand_over(operation)
-            return None
+            return False
+        if isinstance(operation, HintOp):
+            self._run.hint(operation.hint)
+            return False
         failure = self._failure or self._run.cancellation
         if failure is not None:
             self._fail(failure)
-            if isinstance(operation, Call):
-                operation.fail(failure.of_dependent(operation.record))
-            return None
+            fail_operation(operation, failure)
+            return False
         if isinstance(operation, Call):
             return self._submit(operation)
+        if isinstance(operation, AppendBranches):
+            when_all_done(operation.handles, partial(self._append_branches, operation))
+            return True
+        if isinstance(operation, Mark):
+            self._mark(operation)
+            return False
         try:
             self._add_literal(operation)
         except Exception as error:
-            self._fail(Failure(f"{with_article(self._role or 'chat')} message cannot be written: {error}", error))
-        return None
+            self._fail(
+                Failure(f"{with_article(self.transcript.role or 'chat')} message cannot be written: {error}", error)
+            )
+        return False
 
-    def _submit(self, call: Call) -> Execution | None:
+    def _submit(self, call: Call) -> bool:
         try:
             execution = submit(call, self._tokens, self._run)
         except Exception as error:
             self._fail_call(call, error)
-            return None
+            return False
         with self._changed:
             self._execution = execution
-            self._spans.append(call)
+            self.transcript.show(call)
             is_cancelled = self._failure is not None or self._run.cancellation is not None
-            self._changed.notify_all()
+            self._announce()
         call.start(execution.generation)
         if is_cancelled:
             for handle in execution.handles:
                 handle.cancel()
-        self._await_handles(call, execution, 0)
-        return execution
-
-    def _await_handles(self, call: Call, execution: Execution, idx: int) -> None:
-        if idx == len(execution.handles):
-            self._settle(call, execution)
-            return
-        execution.handles[idx].add_done_callback(partial(self._await_handles, call, execution, idx + 1))
+        when_all_done(execution.handles, partial(self._settle, call, execution))
+        return True
 
     def _settle(self, call: Call, execution: Execution) -> None:
         """The call is over: take its outcome and go on."""
@@ -282,7 +304,7 @@ class Interpreter:
         except BaseException as error:
             self._fail_call(call, error)
         else:
-            self._role_text.append(outcome.text)
+            self.transcript.end_call(outcome.text)
             if isinstance(outcome.value, ParseFailure):
                 self._parse_failure = self._parse_failure or outcome.value
             call.succeed(outcome.value, outcome.text, outcome.meta)
@@ -308,44 +330,64 @@ class Interpreter:
                 self._tokens.share()
             except Exception as error:
                 self._fail(Failure(f"the text before a fork cannot be tokenised: {error}", error))
-        text = self.text_so_far()
+        snapshot = self.snapshot()
         for branch in fork.branches:
-            branch.start(
-                Snapshot(
-                    tokens=self._tokens.branch(),
-                    text=text,
-                    messages=tuple(self._messages),
-                    role=self._role,
-                    role_text="".join(self._role_text),
-                    failure=self._failure,
-                )
-            )
+            branch.start(replace(snapshot, tokens=self._tokens.branch()))
 
-    def _add_literal(self, operation: Text | RoleBegin | RoleEnd) -> None:
+    def snapshot(self) -> Snapshot:
+        """Where the state stands. Only while no other thread runs its operations: in a fork, or once it is idle."""
+        return Snapshot(
+            tokens=self._tokens.branch(),
+            text=self.transcript.text(),
+            messages=tuple(self.transcript.messages()),
+            role=self.transcript.role,
+            role_text=self.transcript.role_text,
+            failure=self._failure,
+            backend=self._run.backend,
+        )
+
+    def _mark(self, operation: Mark) -> None:
+        """Remember or hand out a part of the text. All calls before it are over."""
+        if isinstance(operation, SpanBegin):
+            self.transcript.begin_span(operation.span)
+        elif isinstance(operation, SpanEnd):
+            self.transcript.end_span(operation.span)
+        else:
+            operation.settle(self.transcript.own_text(), self._tokens)
+
+    def _append_branches(self, operation: AppendBranches) -> None:
+        """All branches have contributed, or failed: take it and go on."""
+        for idx, handle in enumerate(operation.handles):
+            try:
+                contribution = handle.result(timeout=0)
+                self._tokens.add(contribution.tokens)
+            except Exception as error:
+                self._fail(operation.failure(idx, error))
+                break
+            self.transcript.write(contribution.text)
+        self._notify()
+        self._resume()
+
+    def _add_literal(self, operation: Text | RoleBegin | RoleEnd | History) -> None:
         if isinstance(operation, Text):
             self._tokens.add_text(operation.text)
-            self._role_text.append(operation.text)
-            self._show(operation.text)
-            return
-        if isinstance(operation, RoleBegin):
-            segments = self._run.backend.role_prefix(self._messages, operation.role)
-            self._role = operation.role
-            self._role_text = []
+            self.transcript.write(operation.text)
+        elif isinstance(operation, RoleBegin):
+            self._add_template(self._run.backend.role_prefix(self.transcript.messages(), operation.role))
+            self.transcript.open_message(operation.role)
+        elif isinstance(operation, RoleEnd):
+            self.transcript.check_closes(operation.role)
+            self._add_template(self._run.backend.role_suffix(self.transcript.messages(), operation.role))
+            self.transcript.close_message(operation)
         else:
-            if self._role != operation.role:
-                raise InvalidProgramError(f"{operation.role} cannot be closed: the open role is {self._role}")
-            segments = self._run.backend.role_suffix(self._messages, operation.role)
-            message = {"role": operation.role, "content": "".join(self._role_text)}
-            with self._changed:
-                self._messages.append(message)
-            self._role = None
+            self._tokens.commit_as(operation.token_ids)
+            for text, is_template in operation.tail:
+                self._tokens.add_text(text, is_template=is_template)
+            self.transcript.add_messages(operation.messages)
+            self.transcript.show(operation.text)
+        self._notify()
+
+    def _add_template(self, segments: Sequence[TextSegment]) -> None:
         for segment in segments:
             self._tokens.add_text(segment.text, is_template=segment.is_template)
-        self._show("".join(segment.text for segment in segments))
-
-    def _show(self, text: str) -> None:
-        if not text:
-            return
-        with self._changed:
-            self._spans.append(text)
-            self._changed.notify_all()
+        self.transcript.show("".join(segment.text for segment in segments))

@@ -13,17 +13,23 @@ from types import MappingProxyType
 from typing import Any
 
 from ..grammar_spec import JsonModel, JsonWhitespace, OnIncomplete
-from ..sampling_params import InvalidSamplingParamsError, SamplingParams
+from ..sampling_params import InvalidSamplingParamsError
 from .choices import ChoicesMethod, resolve_choices_method
 from .errors import InvalidProgramError
+from .logprob_arguments import sampling_fields, take_logprob_options
+from .params_cache import params_of
+from .reasoning import ReasoningFormat
 from .suggestions import checks_names
 from .value_types import ValueType, dtype_pattern, resolve_value_type
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
+
+MAX_SELECT_TEMPERATURE = 1e-5
+"""What SGLang takes for 0."""
 
 _NO_PART_IN_SELECT = frozenset(
     {"choices", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop", "stop_token_ids"}
-    | {"ignore_eos"}
+    | {"ignore_eos", "stop_regex"}
 )
 """What gen(choices=...) takes without using it when it is a select: it says how to sample, or where to end."""
 
@@ -60,15 +66,17 @@ class Gen(Expression):
     """Generate text and, with a name, bind it.
 
     Attributes:
-        options: the sampling parameters this call sets itself.
+        options: the sampling parameters this call sets itself, and PROMPT_START of logprob_arguments.py.
         value_type: what the text becomes when the name is read; None leaves it a text.
         is_healed: whether, under a constraint, a token may span the boundary to the literal text before.
+        reasoning: how the text marks what is taken out of it; see separate_reasoning.
     """
 
     name: str | None
     options: Mapping[str, Any]
     value_type: ValueType | None = None
     is_healed: bool = True
+    reasoning: ReasoningFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +97,10 @@ class RoleBegin(Expression):
 
 @dataclass(frozen=True, slots=True)
 class RoleEnd(Expression):
-    """Close the open chat message, which must be of this role."""
+    """Close the open chat message, which must be of this role. `fields` are what it has beside role and content."""
 
     role: str
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +144,28 @@ def gen(
     n: int | None = None,
     stop: str | Iterable[str] | None = None,
     stop_token_ids: Iterable[int] | None = None,
+    stop_regex: str | Iterable[str] | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     top_k: int | None = None,
     min_p: float | None = None,
     frequency_penalty: float | None = None,
     presence_penalty: float | None = None,
-    repetition_penalty: float | None = None,
     ignore_eos: bool | None = None,
-    seed: int | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    logprobs: int | None = None,
-    *,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
     dtype: type | None = None,
     choices: Iterable[str] | None = None,
     choices_method: ChoicesMethod | str | None = None,
     regex: str | None = None,
     json_schema: Mapping[str, Any] | bool | str | type[JsonModel] | None = None,
+    *,
+    repetition_penalty: float | None = None,
+    seed: int | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    logprobs: int | None = None,
     ebnf: str | None = None,
     json_whitespace: JsonWhitespace | None = None,
     on_incomplete: OnIncomplete | None = None,
@@ -165,6 +179,8 @@ def gen(
     and limits are those of SamplingParams. The value bound to `name` is the text; with n > 1 a list of texts, of which
     the first continues the program. At most one of `dtype`, `choices`, `regex`, `json_schema` and `ebnf` says what the
     text must be. What max_tokens cuts off is only the beginning of such a text; `meta(name).complete` tells.
+
+    Positional arguments come in SGLang's order; `return_logprob` and the three like it are in logprob_arguments.py.
 
     Args:
         dtype: int, float, bool ("True", "False") or str (double-quoted, on one line) is what the text spells and the
@@ -193,12 +209,13 @@ def _checked_gen(
     **options: Any,
 ) -> Expression:
     """The gen of these arguments; `options` are fields of SamplingParams, None where they were not given."""
+    logprob_options = take_logprob_options(options)
     given = {
         key: value if key == "json_schema" else _frozen(value) for key, value in options.items() if value is not None
     }
     if dtype is not None:
         given["regex"] = dtype_pattern(dtype, given)
-    params = SamplingParams(**{"max_tokens": None, **given})
+    params = params_of({"max_tokens": None, **given, **sampling_fields(logprob_options)})
     if params.regex is not None:
         _check_regex(params.regex)
     _check_heal(heal, is_constrained=params.grammar_spec is not None)
@@ -206,6 +223,7 @@ def _checked_gen(
     value_type = resolve_value_type(dtype, json_schema, parse)
     if params.choices is not None and not given.get("temperature"):
         return _select_for_gen(name, {**given, "heal": heal}, choices_method)
+    given.update(logprob_options)
     if choices_method is not None:
         raise InvalidProgramError(
             f"gen({name!r}, choices_method={choices_method!r}) is not allowed: it is the rule by which the best of "
@@ -251,7 +269,7 @@ def select(
     Raises:
         InvalidProgramError: a choice list, name, method or temperature that cannot work.
     """
-    if temperature != 0:
+    if not 0 <= temperature <= MAX_SELECT_TEMPERATURE:
         raise InvalidProgramError(
             f"select(temperature={temperature!r}) is not allowed: select takes the best choice (0)"
         )
@@ -277,6 +295,15 @@ def user(expression: Expression | str = "") -> Expression:
 def assistant(expression: Expression | str = "") -> Expression:
     """A whole assistant message; usually holds a gen."""
     return _message("assistant", expression)
+
+
+def tool(expression: Expression | str = "", name: str | None = None, tool_call_id: str | None = None) -> Expression:
+    """A whole tool message: what a tool answered. The message has the name and the id of the call if they are given.
+
+    A template that knows no such role is asked all the same; what it refuses is raised where the text is read.
+    """
+    fields = tuple((key, value) for key, value in (("name", name), ("tool_call_id", tool_call_id)) if value is not None)
+    return Concat((RoleBegin("tool"), *as_expression(expression).parts(), RoleEnd("tool", fields)))
 
 
 def system_begin() -> Expression:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TextIO
+
+from .batch_results import ItemTotals
 
 TERMINAL_INTERVAL_S = 0.1
 PLAIN_INTERVAL_S = 10.0
 
 
 class Progress:
-    """Counts finished items and shows them. Thread-safe."""
+    """Counts finished items and shows them. Thread-safe.
+
+    A notebook's stream is no terminal; nor is one whose environment says so (CI, TERM=dumb), where a line that is
+    rewritten would be kept in all its states.
+    """
 
     def __init__(
         self,
@@ -21,6 +28,7 @@ class Progress:
         total: int,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._name = name
         self._total = total
@@ -29,24 +37,25 @@ class Progress:
         self._lock = threading.Lock()
         self._started_at = clock()
         self._shown_at = self._started_at
-        self._is_terminal = self._stream.isatty()
+        is_plain = bool(environment.get("CI")) or environment.get("TERM") == "dumb"
+        self._is_terminal = self._stream.isatty() and not is_plain
         self._line_len = 0
         self._num_done = 0
+        self._num_resumed = 0
         self._num_failed = 0
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
-        self._num_generated_tokens = 0
+        self._num_new_tokens = 0
 
-    def add(
-        self, *, is_failed: bool, num_prompt_tokens: int, num_cached_tokens: int, num_generated_tokens: int
-    ) -> None:
-        """One more item has ended."""
+    def add(self, item: ItemTotals, *, is_resumed: bool = False) -> None:
+        """One more item has ended, or was found in a journal: then it counts, but not towards the rates."""
         with self._lock:
             self._num_done += 1
-            self._num_failed += is_failed
-            self._num_prompt_tokens += num_prompt_tokens
-            self._num_cached_tokens += num_cached_tokens
-            self._num_generated_tokens += num_generated_tokens
+            self._num_resumed += is_resumed
+            self._num_failed += item.is_failed
+            self._num_prompt_tokens += item.num_prompt_tokens
+            self._num_cached_tokens += item.num_cached_tokens
+            self._num_new_tokens += 0 if is_resumed else item.num_generated_tokens
             interval_s = TERMINAL_INTERVAL_S if self._is_terminal else PLAIN_INTERVAL_S
             if self._clock() - self._shown_at >= interval_s:
                 self._show()
@@ -70,17 +79,19 @@ class Progress:
         self._stream.flush()
 
     def line(self) -> str:
-        """Items done and failed, rates, share of prompt tokens that were cached, time left."""
+        """Items done, resumed and failed, rates, share of prompt tokens that were cached, time left."""
         elapsed_s = max(self._clock() - self._started_at, 1e-9)
-        rate = self._num_done / elapsed_s
-        parts = [f"{self._name}: {self._num_done}/{self._total}"]
+        num_new = self._num_done - self._num_resumed
+        rate = num_new / elapsed_s
+        resumed = f" ({self._num_resumed} from the journal)" if self._num_resumed else ""
+        parts = [f"{self._name}: {self._num_done}/{self._total}{resumed}"]
         if self._num_failed:
             parts.append(f"{self._num_failed} failed")
         parts.append(f"{rate:.1f} items/s")
-        parts.append(f"{self._num_generated_tokens / elapsed_s:.0f} tokens/s")
+        parts.append(f"{self._num_new_tokens / elapsed_s:.0f} tokens/s")
         if self._num_prompt_tokens:
             parts.append(f"{100 * self._num_cached_tokens / self._num_prompt_tokens:.0f} % cached")
-        if 0 < self._num_done < self._total:
+        if num_new and self._num_done < self._total:
             parts.append(f"{_duration((self._total - self._num_done) / rate)} left")
         return ", ".join(parts)
 

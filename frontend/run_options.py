@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .errors import InvalidProgramError
+from .logprob_arguments import LOGPROB_ARGUMENTS, take_logprob_options
 
 if TYPE_CHECKING:
     from .default_backend import BackendLike
@@ -29,15 +30,23 @@ _ONLY_AT_A_GEN = {"regex", "json_schema", "ebnf", "choices", "json_whitespace", 
 
 SAMPLING_OPTIONS = frozenset(item.name for item in fields(SamplingParams)) - _NOT_FOR_PROGRAMS - _ONLY_AT_A_GEN
 
-RunMethod = Literal["run", "stream", "run_batch"]
+RunMethod = Literal["run", "stream", "arun", "astream", "run_batch", "arun_batch"]
+_BATCH_OPTIONS = ("max_concurrency", "progress_bar", "on_error", "max_failures", "journal", "retry_failed")
 METHOD_OPTIONS: Mapping[RunMethod, tuple[str, ...]] = {
     "run": ("backend", "on_error", "stream"),
     "stream": ("backend", "on_error"),
-    "run_batch": ("max_concurrency", "progress_bar", "backend"),
+    "arun": ("backend", "on_error"),
+    "astream": ("backend", "on_error"),
+    "run_batch": (*_BATCH_OPTIONS, "generator_style", "num_threads", "backend"),
+    "arun_batch": (*_BATCH_OPTIONS, "backend"),
 }
-_NOT_FOR_BATCHES = {
-    "on_error": "an item that failed is a state like the others, whose error() tells",
-    "stream": "it returns when all items have ended",
+_REFUSED: Mapping[RunMethod, Mapping[str, str]] = {
+    "run_batch": {"stream": "it returns when all items have ended; generator_style=True hands them out before"},
+    "arun_batch": {
+        "stream": "it returns when all items have ended",
+        "generator_style": "it returns when all items have ended; run_batch can hand them out before",
+    },
+    "arun": {"stream": "its state is finished; use `async for event in program.astream(...)`"},
 }
 
 OnBodyError = Literal["raise", "return"]
@@ -76,14 +85,16 @@ def split_arguments(
         canonical = _ALIASES.get(name, name)
         if name in signature.parameters:
             own[name] = value
-        elif canonical in SAMPLING_OPTIONS:
+        elif canonical in SAMPLING_OPTIONS or name in LOGPROB_ARGUMENTS:
             if value is not None:
                 sampling[canonical] = value
+        elif name == "use_thread" and method in ("run", "stream"):
+            _check_use_thread(value)
         elif name in METHOD_OPTIONS[method]:
             options[name] = value
-        elif method == "run_batch" and name in _NOT_FOR_BATCHES:
+        elif name in _REFUSED.get(method, {}):
             raise InvalidProgramError(
-                f"{program_name}.run_batch does not take {name!r}: {_NOT_FOR_BATCHES[name]}; {_options_of(method)}"
+                f"{program_name}.{method} does not take {name!r}: {_REFUSED[method][name]}; {_options_of(method)}"
             )
         elif takes_any:
             own[name] = value
@@ -92,7 +103,14 @@ def split_arguments(
     on_error = options.get("on_error", "raise")
     if on_error not in ("raise", "return"):
         raise InvalidProgramError(f"on_error={on_error!r} is not allowed: use 'raise' or 'return'")
+    sampling.update(take_logprob_options(sampling))
     return own, RunOptions(**options, sampling=sampling)
+
+
+def _check_use_thread(value: object) -> None:
+    """SGLang asks whether a state gets a thread. None needs one here: the body runs in the caller's, calls in none."""
+    if not isinstance(value, bool):
+        raise InvalidProgramError(f"use_thread={value!r} is not allowed: it must be True or False")
 
 
 def _unknown_argument(

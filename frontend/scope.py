@@ -7,16 +7,26 @@ or a missing name is reported on the line that is wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, cast
 
-from .calls import Call, CallKind, CallRecord, Failure
+from ..plain_numbers import plain_number
+from ..sampling_params import SamplingParams
+from .backend import CallExpected, ProgramForked, ProgramJoined
+from .bound_values import Constant, Reasoning, TextSpan
+from .calls import Call, CallKind, CallRecord, Failure, call_site
+from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
-from .interpreter import ForkOp, Interpreter, Operation
+from .handle import Handle
+from .interpreter import Interpreter
+from .operations import AppendBranches, Contribute, Contribution, ForkOp, HintOp, Operation, SpanBegin, SpanEnd
 from .primitives import ROLES, Expression, Gen, RoleBegin, RoleEnd, Select, Text, with_article
+from .reasoning import REASONING_SUFFIX
 from .run_context import RunContext
 from .values import Joined, OnError, Value
 
 MAX_BRANCHES = 4096
+MAX_CALLS_BEFORE = 1_000_000
 MAX_FORK_DEPTH = 64
 """Starting a branch of a branch takes stack; far fewer than this are in use anywhere."""
 
@@ -29,25 +39,38 @@ class Scope:
         interpreter: runs the operations.
         branches: scopes forked from this one, in order.
         return_value: what the program's body returned.
+        interpreter_type: what the operations are run by.
     """
+
+    interpreter_type: ClassVar[type[Interpreter]] = Interpreter
 
     def __init__(self, run: RunContext, *, is_branch: bool = False) -> None:
         self.run = run
-        self.interpreter = Interpreter(run, is_branch=is_branch)
+        self.interpreter = self.interpreter_type(run, is_branch=is_branch)
         self.branches: list[Scope] = []
         self.return_value: object = None
         self._bound = threading.Condition()
+        self._when_bound: list[Callable[[], None]] = []
         self._variables: dict[str, Value] = {}
         self._inherited: dict[str, Value] = {}
         self._role: str | None = None
         self._has_messages = False
+        self._has_content = False
+        self._num_role_marks = 0
         self._last_call_id: int | None = None
         self._branch: tuple[int, ...] = ()
         run.when_body_over(self._notify)
 
     def _notify(self) -> None:
         with self._bound:
-            self._bound.notify_all()
+            self._announce_bound()
+
+    def _announce_bound(self) -> None:
+        """Names were bound, or no more will be. Only with the lock held."""
+        self._bound.notify_all()
+        callbacks, self._when_bound = self._when_bound, []
+        for callback in callbacks:
+            callback()
 
     # Adding
 
@@ -60,19 +83,23 @@ class Scope:
         """
         parts = expression.parts()
         role, has_messages = self._role, self._has_messages
-        for part in parts:
+        for idx, part in enumerate(parts):
+            if isinstance(part, History):
+                if idx or self._has_content:
+                    raise InvalidProgramError("a conversation's history() stands before all else in a program")
+                has_messages = True
             if role is None and has_messages and isinstance(part, Gen | Select):
                 raise _between_messages(part)
             role = _next_role(role, part)
             has_messages = has_messages or role is not None
         params = [self.run.sampling_params(part.options) if isinstance(part, Gen) else None for part in parts]
         self._role, self._has_messages = role, has_messages
+        self._has_content = self._has_content or bool(parts)
+        self._num_role_marks += sum(isinstance(part, RoleBegin | RoleEnd) for part in parts)
         operations: list[Operation] = []
         for part, sampling_params in zip(parts, params, strict=True):
             if isinstance(part, Gen):
-                record = self._record("gen", part.name)
-                record.sampling_params = sampling_params
-                operations.append(self._bind_call(Call(record, value_type=part.value_type, is_healed=part.is_healed)))
+                operations.append(self._gen_call(part, sampling_params))
             elif isinstance(part, Select):
                 record = self._record("select", part.name)
                 record.choices = part.choices
@@ -81,9 +108,23 @@ class Scope:
                 self._record("text").text = part.text
                 operations.append(part)
             else:
-                assert isinstance(part, RoleBegin | RoleEnd), part
+                assert isinstance(part, RoleBegin | RoleEnd | History), part
                 operations.append(part)
         self.interpreter.add(operations)
+
+    def _gen_call(self, gen: Gen, sampling_params: SamplingParams | None) -> Call:
+        record = self._record("gen", gen.name)
+        record.sampling_params = sampling_params
+        call = Call(
+            record,
+            value_type=gen.value_type,
+            is_healed=gen.is_healed,
+            reasoning=gen.reasoning,
+            prompt_logprobs_start=self.run.prompt_logprobs_start(gen.options),
+        )
+        if gen.name is not None and gen.reasoning is not None:
+            self.bind({gen.name + REASONING_SUFFIX: Reasoning(call, gen.reasoning)})
+        return self._bind_call(call)
 
     def _record(self, kind: CallKind, name: str | None = None) -> CallRecord:
         parent_ids = () if self._last_call_id is None else (self._last_call_id,)
@@ -95,14 +136,50 @@ class Scope:
         return record
 
     def _bind_call(self, call: Call) -> Call:
+        self.run.announce(call)
         if call.record.name is not None:
-            self._bind({call.record.name: call})
+            self.bind({call.record.name: call})
         return call
 
-    def _bind(self, values: Mapping[str, Value]) -> None:
+    def bind(self, values: Mapping[str, Value]) -> None:
+        """Bind names, or bind them anew."""
         with self._bound:
             self._variables.update(values)
-            self._bound.notify_all()
+            self._announce_bound()
+
+    def set(self, name: str, value: object) -> None:
+        """Bind a name to a value that is there."""
+        self.bind({_checked_name(name): Constant(name, value)})
+
+    def begin_span(self, name: str) -> TextSpan:
+        """From here on, what is added belongs to the text that `end_span` will bind."""
+        span = TextSpan(_checked_name(name), call_site())
+        self.interpreter.add([SpanBegin(span)])
+        return span
+
+    def end_span(self, name: str, span: TextSpan) -> None:
+        """Bind the name to the text that was added since the span began."""
+        self.interpreter.add([SpanEnd(span)])
+        self.bind({name: span})
+
+    @property
+    def role(self) -> str | None:
+        """Of the open message."""
+        return self._role
+
+    def expect_call(self, num_calls_before: int | None) -> None:
+        """Tell the backend when the next call comes, once all that was added before has run.
+
+        Raises:
+            InvalidProgramError: the number is not an integer from 0 to a million, or None.
+        """
+        is_number = isinstance(num_calls_before, int) and not isinstance(num_calls_before, bool)
+        if num_calls_before is not None and not (is_number and 0 <= num_calls_before <= MAX_CALLS_BEFORE):
+            raise InvalidProgramError(
+                f"expect_call(after={num_calls_before!r}) is not allowed: give about how many other calls come before "
+                f"the next one of this state, from 0 to {MAX_CALLS_BEFORE}, or None if it makes no more"
+            )
+        self.interpreter.add([HintOp(CallExpected(self.run.run_id, self._branch, num_calls_before))])
 
     # Branches
 
@@ -112,6 +189,7 @@ class Scope:
         Raises:
             InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep.
         """
+        size = cast(int, plain_number(size))
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BRANCHES:
             raise InvalidProgramError(
                 f"fork({size!r}) is not allowed: give a number of branches from 1 to {MAX_BRANCHES}"
@@ -123,16 +201,19 @@ class Scope:
         record = self._record("fork")
         record.num_branches = size
         branches = [self._new_branch(len(self.branches) + idx, record) for idx in range(size)]
+        told = ProgramForked(self.run.run_id, self._branch, len(self.branches), size)
         self.branches.extend(branches)
-        self.interpreter.add([ForkOp(tuple(branch.interpreter for branch in branches))])
+        self.interpreter.add([HintOp(told), ForkOp(tuple(branch.interpreter for branch in branches))])
         return branches
 
     def _new_branch(self, idx: int, fork: CallRecord) -> Scope:
-        branch = Scope(self.run, is_branch=True)
+        branch = type(self)(self.run, is_branch=True)
         branch._inherited = dict(self._variables)
         branch._variables = dict(self._variables)
         branch._role = self._role
         branch._has_messages = self._has_messages
+        branch._has_content = self._has_content
+        branch._num_role_marks = self._num_role_marks
         branch._last_call_id = fork.call_id
         branch._branch = (*self._branch, idx)
         return branch
@@ -146,15 +227,43 @@ class Scope:
                     values.setdefault(name, []).append(value)
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
         self._record_after("join", parent_ids).num_branches = len(branches)
+        num_calls = max((branch.interpreter.num_open_calls for branch in branches), default=0)
+        paths = tuple(branch._branch for branch in branches)
+        self.interpreter.add([HintOp(ProgramJoined(self.run.run_id, self._branch, paths, num_calls))])
         joined = {name: Joined(name, items, on_error) for name, items in values.items()}
-        self._bind(joined)
+        self.bind(joined)
         return joined
+
+    def append_branches(self, branches: Sequence[Scope]) -> None:
+        """Append the text that each of the branches has added since it was forked, in their order. Does not block.
+
+        Raises:
+            InvalidProgramError: a message was opened or closed since, here or there.
+        """
+        for idx, branch in enumerate(branches):
+            if branch._num_role_marks != self._num_role_marks:
+                raise InvalidProgramError(
+                    f"the text of branch {idx} cannot be appended: a message was opened or closed since the fork, and "
+                    "only the text of one message can be put together from branches"
+                )
+        handles = tuple(Handle[Contribution]() for _ in branches)
+        for branch, handle in zip(branches, handles, strict=True):
+            branch.interpreter.add([Contribute(handle)])
+        parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
+        record = self._record_after("join", parent_ids)
+        record.num_branches = len(branches)
+        self.interpreter.add([AppendBranches(handles, record.source)])
 
     # Reading
 
     def variables(self) -> dict[str, Value]:
         with self._bound:
             return dict(self._variables)
+
+    def when_bound(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when a name is bound or the body has ended. It must not block, raise or call back."""
+        with self._bound:
+            self._when_bound.append(callback)
 
     def lookup(self, name: str, timeout: float | None, *, until_body_over: bool) -> Value:
         """What a name is bound to, perhaps without a value yet. An observer waits for the body to bind it.
@@ -204,6 +313,12 @@ class Scope:
         self.interpreter.cancel(failure)
         for branch in list(self.branches):
             branch.cancel(reason, cause)
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidProgramError(f"the name {name!r} is not allowed: a name is a non-empty string")
+    return name
 
 
 def _between_messages(part: Gen | Select) -> InvalidProgramError:

@@ -7,19 +7,25 @@ Adding never blocks: `s += gen("x")` sends the call as soon as what is before it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from .appendable import AppendableState
+from .async_reads import text_pieces
 from .backend import Message
 from .calls import CallMeta
 from .errors import InvalidProgramError, ProgramError
+from .meta_info import MetaInfo, meta_info_of
+from .operations import Snapshot
 from .scope import Scope
 from .values import Joined, Value
 
 
 class ProgramState(AppendableState):
     """One run of a program, or a branch of it. A program gets one as its first argument and never builds one.
+
+    Ctrl-C during a read that waits cancels what it waits for: the run, or the branch.
 
     Outside a program whose body still runs (`Program.stream`) the state is an observer: reading a name that the body
     has not bound yet, or the whole text, waits for the body. Inside, and once the body is over, it does not.
@@ -48,7 +54,8 @@ class ProgramState(AppendableState):
 
     def get(self, name: str, timeout: float | None = None) -> Any:
         """Like `s[name]`, and raises ReadTimeoutError if the value is not there within `timeout` seconds."""
-        return self._lookup(name, timeout).get(timeout)
+        with self._cancelled_by_interrupt():
+            return self._lookup(name, timeout).get(timeout)
 
     def meta(self, name: str, timeout: float | None = None) -> CallMeta:
         """What computing a variable took: prompt, cached and generated tokens, finish reason, logprobs, times.
@@ -61,12 +68,34 @@ class ProgramState(AppendableState):
         value = self._lookup(name, timeout)
         if isinstance(value, Joined):
             raise InvalidProgramError(f"{name!r} was joined from {len(value.values)} branches: use metas({name!r})")
-        (meta,) = value.metas(timeout)
+        with self._cancelled_by_interrupt():
+            (meta,) = value.metas(timeout)
         return meta
 
     def metas(self, name: str, timeout: float | None = None) -> list[CallMeta]:
         """The meta of every call behind a variable: several after a join, in branch order. Otherwise like `meta`."""
-        return self._lookup(name, timeout).metas(timeout)
+        with self._cancelled_by_interrupt():
+            return self._lookup(name, timeout).metas(timeout)
+
+    def get_var(self, name: str) -> Any:
+        """SGLang's name for `s[name]`."""
+        return self[name]
+
+    def get_meta_info(self, name: str, timeout: float | None = None) -> MetaInfo | list[MetaInfo]:
+        """What `meta` tells, as the dict that SGLang has for it; a list of them with n > 1 or after a join.
+
+        Blocks and raises like `get`. See meta_info.py for the keys.
+        """
+        with self._cancelled_by_interrupt():
+            return meta_info_of(self._lookup(name, timeout), self._scope.run.backend.decode, timeout)
+
+    @contextmanager
+    def _cancelled_by_interrupt(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            self._scope.cancel("a read of it was interrupted", interrupt)
+            raise
 
     def _lookup(self, name: str, timeout: float | None) -> Value:
         return self._scope.lookup(name, timeout, until_body_over=self._is_observer)
@@ -78,21 +107,32 @@ class ProgramState(AppendableState):
             ProgramError: the text is incomplete, because a call failed or the body raised.
             ReadTimeoutError: not there within `timeout` seconds.
         """
-        self._await_body(timeout)
-        return self._scope.interpreter.text(timeout)
+        with self._cancelled_by_interrupt():
+            self._await_body(timeout)
+            return self._scope.interpreter.text(timeout)
 
     def messages(self, timeout: float | None = None) -> list[Message]:
         """The complete chat messages as {"role", "content"}; blocks and raises like `text`."""
-        self._await_body(timeout)
-        return self._scope.interpreter.messages(timeout)
+        with self._cancelled_by_interrupt():
+            self._await_body(timeout)
+            return self._scope.interpreter.messages(timeout)
 
     def token_ids(self, timeout: float | None = None) -> list[int]:
         """The exact ids sent and generated so far; text added after the last call is not tokenised yet.
 
         Blocks and raises like `text`.
         """
+        with self._cancelled_by_interrupt():
+            self._await_body(timeout)
+            return self._scope.interpreter.token_ids(timeout)
+
+    def snapshot(self, timeout: float | None = None) -> Snapshot:
+        """What a conversation goes on from (Conversation.from_state). Blocks and raises like `text`."""
         self._await_body(timeout)
-        return self._scope.interpreter.token_ids(timeout)
+        interpreter = self._scope.interpreter
+        interpreter.wait(timeout)
+        interpreter.raise_failure()
+        return interpreter.snapshot()
 
     def _await_body(self, timeout: float | None) -> None:
         if self._is_observer:
@@ -112,11 +152,41 @@ class ProgramState(AppendableState):
             UnknownVariableError: there is no such name.
             ReadTimeoutError: nothing new came for `timeout` seconds.
         """
-        if name is not None:
-            yield from self._lookup(name, timeout).chunks(timeout)
-            return
-        yield from self._scope.interpreter.iter_text(timeout, until_body_over=self._is_observer)
-        self._await_body(timeout)
+        with self._cancelled_by_interrupt():
+            if name is not None:
+                yield from self._lookup(name, timeout).chunks(timeout)
+                return
+            yield from self._scope.interpreter.iter_text(timeout, until_body_over=self._is_observer)
+            self._await_body(timeout)
+
+    def text_async_iter(
+        self, name: str | None = None, return_meta_data: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[Any]:
+        """`async for piece in s.text_async_iter(...)`: what `text_iter` yields, without blocking the event loop.
+
+        Args:
+            return_meta_data: yield pairs of a piece and the call's meta info, as SGLang does, for one variable. It is
+                empty until the call has ended; the last pair, whose piece is "", has all of it.
+
+        Raises:
+            InvalidProgramError: return_meta_data without a name.
+            Exception: as text_iter does.
+        """
+        pieces = text_pieces(self._scope, name, timeout, is_observer=self._is_observer)
+        if not return_meta_data:
+            return pieces
+        if name is None:
+            raise InvalidProgramError(
+                "text_async_iter(return_meta_data=True) needs a name: the text as a whole has none"
+            )
+        return self._with_meta(pieces, name)
+
+    async def _with_meta(
+        self, pieces: AsyncIterator[str], name: str
+    ) -> AsyncIterator[tuple[str, MetaInfo | list[MetaInfo]]]:
+        async for piece in pieces:
+            yield piece, {}
+        yield "", self.get_meta_info(name)
 
     def sync(self, timeout: float | None = None) -> None:
         """Block until everything added so far, in this state and its branches, has run, well or not.
@@ -124,9 +194,10 @@ class ProgramState(AppendableState):
         Raises:
             ReadTimeoutError: something takes longer than `timeout` seconds.
         """
-        if self._is_observer:
-            self._scope.run.wait_body_over(timeout)
-        self._scope.wait(timeout)
+        with self._cancelled_by_interrupt():
+            if self._is_observer:
+                self._scope.run.wait_body_over(timeout)
+            self._scope.wait(timeout)
 
     def error(self) -> ProgramError | None:
         """What went wrong first: the body's exception, else the first failed call here or in a branch. Blocks."""

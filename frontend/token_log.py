@@ -31,6 +31,21 @@ class JointIds:
     joint: list[list[int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What a log holds beyond the one that it was branched from, in order.
+
+    Attributes:
+        boundary_text: the first characters, where they share a token with the text before the branch.
+        token_ids: ids that were sent or generated.
+        pending: what was not tokenised yet.
+    """
+
+    boundary_text: str
+    token_ids: tuple[int, ...]
+    pending: tuple[TextSegment, ...]
+
+
 class TokenLog:
     """Final token ids plus pending text. Not thread-safe: one interpreter owns it.
 
@@ -45,6 +60,8 @@ class TokenLog:
         self._num_literal_chars = 0  # at the end of the pending text: written by the program, not template or generated
         self._shared_token_ids: tuple[int, ...] = ()
         self._shared_prefix_len: int | None = None
+        self._branched_len = 0  # how many ids, and what pending text, it had when it was branched off
+        self._branched_pending: tuple[TextSegment, ...] = ()
 
     def add_text(self, text: str, *, is_template: bool = False) -> None:
         """Add text to be tokenised later, together with its neighbours of the same kind."""
@@ -95,6 +112,19 @@ class TokenLog:
         return self._backend.encode(segments, at_start=is_start) if segments or is_start else []
 
     @property
+    def pending(self) -> tuple[TextSegment, ...]:
+        """The text that is not tokenised yet."""
+        return tuple(self._pending)
+
+    @classmethod
+    def restored(cls, backend: Backend, token_ids: Sequence[int], pending: Sequence[TextSegment]) -> TokenLog:
+        """The log of a run that ended earlier: it goes on as that one would have."""
+        log = cls(backend)
+        log.token_ids = list(token_ids)
+        log._pending = list(pending)
+        return log
+
+    @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 
@@ -139,7 +169,40 @@ class TokenLog:
         copy._pending = list(self._pending)
         copy._num_literal_chars = self._num_literal_chars
         copy._shared_token_ids = self._shared_token_ids
+        copy._branched_len = len(self.token_ids)
+        copy._branched_pending = tuple(self._pending)
         return copy
+
+    def addition(self) -> Addition:
+        """What was added since this log was branched off. Changes nothing.
+
+        Generated ids are the same in it; literal text is tokenised anew only where it shares a token with text from
+        before the branch.
+        """
+        before = "".join(segment.text for segment in self._branched_pending)
+        if len(self.token_ids) == self._branched_len:
+            return Addition("", (), _without_beginning(self._pending, len(before)))
+        ids = self.token_ids[self._branched_len :]
+        alone = self._encode(self._branched_pending, is_start=self._branched_len == 0)
+        if ids[: len(alone)] == alone:
+            return Addition("", tuple(ids[len(alone) :]), tuple(self._pending))
+        beginning = self._backend.decode(alone)
+        num_boundary_ids, text = next(
+            (end, text)
+            for end in range(1, len(ids) + 1)
+            if (text := self._backend.decode(ids[:end])).startswith(beginning)
+            and (end == len(ids) or "\ufffd" not in text[len(beginning) :])  # a token may end inside a character
+        )
+        return Addition(text[len(beginning) :], tuple(ids[num_boundary_ids:]), tuple(self._pending))
+
+    def add(self, addition: Addition) -> None:
+        """Write on what a branch of this log has added."""
+        self.add_text(addition.boundary_text)
+        if addition.token_ids:
+            self.commit()
+            self.add_generated(addition.token_ids)
+        for segment in addition.pending:
+            self.add_text(segment.text, is_template=segment.is_template)
 
     def share(self) -> None:
         """Remember everything up to here as what branches made from now on have in common."""
@@ -168,3 +231,12 @@ def _word_start(text: str, end: int) -> int:
     while start > 0 and (text[start - 1].isspace() or text[start + 1].isspace()):
         start = text.rfind(" ", 0, start)
     return max(0, start)
+
+
+def _without_beginning(segments: Sequence[TextSegment], num_chars: int) -> tuple[TextSegment, ...]:
+    rest = []
+    for segment in segments:
+        if len(segment.text) > num_chars:
+            rest.append(TextSegment(segment.text[num_chars:], segment.is_template))
+        num_chars = max(0, num_chars - len(segment.text))
+    return tuple(rest)

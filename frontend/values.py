@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from .calls import CallMeta
@@ -20,6 +20,10 @@ class Value(Protocol):
 
     def wait(self, timeout: float | None = None) -> None: ...
 
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when there is a value or a failure; now if there is. It must not block or raise."""
+        ...
+
     def get(self, timeout: float | None = None) -> object: ...
 
     def metas(self, timeout: float | None = None) -> list[CallMeta]: ...
@@ -33,11 +37,23 @@ class Joined:
     def __init__(self, name: str, values: Sequence[Value], on_error: OnError) -> None:
         self.name = name
         self.values = tuple(values)
-        self._on_error = on_error
+        self.on_error = on_error
 
     @property
     def is_done(self) -> bool:
         return all(value.is_done for value in self.values)
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        values = iter(self.values)
+
+        def await_next() -> None:
+            value = next((value for value in values if not value.is_done), None)
+            if value is None:
+                callback()
+            else:
+                value.when_done(await_next)
+
+        await_next()
 
     def wait(self, timeout: float | None = None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -60,7 +76,7 @@ class Joined:
             except ProgramError as error:
                 results.append(error)
                 errors.append((idx, error))
-        if errors and self._on_error == "raise":
+        if errors and self.on_error == "raise":
             first_idx, first = errors[0]
             raise ForkError(
                 f"{len(errors)} of {len(self.values)} branches did not give {self.name!r}; entry {first_idx}: {first}",

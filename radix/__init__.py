@@ -39,7 +39,8 @@ from __future__ import annotations
 from .block_pool import BlockPool, BlockState
 from .block_table import BlockCopy, BlockTable
 from .errors import CacheUsageError, InvariantViolation
-from .eviction import EVICTION_POLICIES, EvictionPolicy
+from .eviction import EVICTION_POLICIES, NEVER, UNKNOWN, EvictionPolicy
+from .expectations import Expectation
 from .node import PartialLeaf, RadixNode
 from .prefix_cache import PrefixCache
 from .prefix_match import PrefixMatch
@@ -51,6 +52,8 @@ from .watches import PrefixWatch
 __all__ = [
     "DEFAULT_RETENTION",
     "EVICTION_POLICIES",
+    "NEVER",
+    "UNKNOWN",
     "BlockCopy",
     "BlockPool",
     "BlockState",
@@ -58,6 +61,7 @@ __all__ = [
     "CacheStats",
     "CacheUsageError",
     "EvictionPolicy",
+    "Expectation",
     "InvariantViolation",
     "PartialLeaf",
     "PrefixCache",

@@ -41,10 +41,14 @@ class Insertion:
         table.node, table.num_committed_tokens = node, end
         tree.touch(node, table.priority, is_hit=False)
 
-    def insert_tail(self, table: BlockTable) -> None:
+    def insert_tail(self, table: BlockTable) -> RadixNode | PartialLeaf:
         """Keep the table's partial block behind its node, or free it if the tree has its tokens already.
 
         Afterwards it is not among the table's blocks any more.
+
+        Returns:
+            The piece that now ends with the table's last computed token: its new leaf, or the one there was; its node
+            where a longer piece has its tokens.
         """
         tree, node, start = self._tree, table.node, table.num_committed_tokens
         tail = tuple(table.token_ids[start : table.num_computed_tokens])
@@ -54,12 +58,12 @@ class Insertion:
         if known is not None:
             self._pool.move_annotation(block_id, self._retain_first_block(known, retention))
             self._pool.free([block_id])
-            return
+            return known if isinstance(known, PartialLeaf) and known.token_ids == tail else node
         covered = self._drop_covered_leaf(node, tail, block_id)
         if covered is not None:
             retention = max(retention, covered.usage.retention)
         self._pool.adopt([block_id])
-        tree.add_leaf(node, tail, block_id, table.priority, retention)
+        return tree.add_leaf(node, tail, block_id, table.priority, retention)
 
     def retain_path(self, table: BlockTable) -> None:
         """Let the tree blocks in the table rise to the retention that its sequence asks for. O(nodes on the path)."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from .block_pool import BlockPool, BlockState
 from .block_table import BlockTable
 from .errors import InvariantViolation
-from .eviction import eviction_key
+from .eviction import NEVER, UNKNOWN, eviction_key
 from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
 from .tree import RadixTree
@@ -32,6 +32,7 @@ def find_violations(pool: BlockPool, tree: RadixTree, open_tables: OpenTables) -
         *_check_tables(tables, open_tables, nodes, tree.block_size),
         *_check_queue(tree, nodes),
         *_check_watches(tree),
+        *_check_expectations(tree, nodes),
     ]
 
 
@@ -169,6 +170,25 @@ def _check_watches(tree: RadixTree) -> Iterator[str]:
                 yield f"{name} has a member with {num_common} common tokens, must be {known} to {limit}"
             elif group.token_ids[:num_common] != watch.token_ids[:num_common]:
                 yield f"{name} has a member that parts before its {num_common} common tokens"
+
+
+def _check_expectations(tree: RadixTree, nodes: list[RadixNode]) -> Iterator[str]:
+    """Each is filed under a piece of the tree, which knows the nearest of its own."""
+    nearest: dict[RadixNode | PartialLeaf, int] = {}
+    for piece, expectation in tree.expectations.entries():
+        if expectation.piece is not piece:
+            yield f"an expectation is filed behind {_name(piece.parent)}, but is elsewhere"
+        nearest[piece] = min(nearest.get(piece, expectation.steps), expectation.steps)
+    pieces: list[RadixNode | PartialLeaf] = [*nodes]
+    pieces += [leaf for node in nodes for leaf in node.leaves.values()]
+    for piece in pieces:
+        steps, is_expected = piece.usage.steps_to_use, piece in nearest
+        told = nearest.pop(piece, steps)
+        is_used_all_the_same = (told, steps) == (NEVER, UNKNOWN)
+        if (steps != told and not is_used_all_the_same) or (not is_expected and steps < UNKNOWN) or steps > NEVER:
+            yield f"a piece behind {_name(piece.parent)} is wrongly expected in {steps} steps"
+    if nearest:
+        yield f"{len(nearest)} pieces are expected that are not in the tree"
 
 
 def _check_watch(tree: RadixTree, group: WatchGroup, watch: PrefixWatch) -> Iterator[str]:

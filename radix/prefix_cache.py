@@ -9,7 +9,8 @@ The life of a sequence, and the only calls that change anything:
     fork       a second table that shares everything so far         -> BlockTable, copies to carry out
     release    finished, aborted or preempted                       the computed blocks stay in the tree, unlocked
 
-Before it is acquired, a sequence can `watch` how much of it is cached (watches.py).
+Before it is acquired, a sequence can `watch` how much of it is cached (watches.py). What is left of it once it is
+released may be expected to be used again (expectations.py).
 
 A call that cannot get its blocks says so (None or False) and has changed nothing. Not safe to use from two threads.
 """
@@ -23,11 +24,12 @@ from .block_pool import BlockPool
 from .block_table import BlockCopy, BlockTable
 from .errors import CacheUsageError, InvariantViolation
 from .eviction import make_eviction_policy
+from .expectations import Expectation
 from .insertion import Insertion
 from .invariants import find_violations
-from .node import RadixNode
+from .node import PartialLeaf, RadixNode
 from .open_tables import OpenTables
-from .prefix_match import PrefixMatch, find_match, find_tail, match_limit
+from .prefix_match import PrefixMatch, find_match, find_tail, match_limit, num_locked_blocks
 from .retention import Retention
 from .stats import CacheStats
 from .tree import RadixTree
@@ -43,13 +45,15 @@ class PrefixCache:
     Args:
         num_blocks: ids are 0 .. num_blocks - 1.
         block_size: token slots in a block.
-        eviction_policy: a name from EVICTION_POLICIES: lru, lfu, slru, fifo or priority.
+        eviction_policy: a name from EVICTION_POLICIES: lru, lfu, slru, fifo, priority or steps-to-execution.
         enable_sharing: False makes each sequence its own: match finds nothing, and nothing stays after release.
             Forks still share with what they were forked from.
+        keeps_expected: whatever the policy, what somebody expects to be used again is evicted after all else.
         pool: the block pool, if it is to be another than a new BlockPool(num_blocks).
 
     Attributes:
         pool, tree, open_tables: for reading only.
+        expectations: those that releases have placed, to be changed, dropped or retired.
 
     Raises:
         CacheUsageError: an argument is out of range.
@@ -62,6 +66,7 @@ class PrefixCache:
         eviction_policy: str = "lru",
         enable_sharing: bool = True,
         *,
+        keeps_expected: bool = False,
         pool: BlockPool | None = None,
     ) -> None:
         if block_size < 1:
@@ -71,7 +76,9 @@ class PrefixCache:
         self.pool = pool or BlockPool(num_blocks)
         if self.pool.num_blocks != num_blocks:
             raise CacheUsageError(f"num_blocks={num_blocks} does not fit the pool's {self.pool.num_blocks}")
-        self.tree = RadixTree(block_size, make_eviction_policy(eviction_policy), num_blocks)
+        policy = make_eviction_policy(eviction_policy, keeps_expected=keeps_expected)
+        self.tree = RadixTree(block_size, policy, num_blocks)
+        self.expectations = self.tree.expectations
         self.open_tables = OpenTables(block_size)
         self._stats = CacheStats()
         self._insertion = Insertion(self.pool, self.tree, self._stats)
@@ -114,8 +121,7 @@ class PrefixCache:
 
         The other matched blocks count as available until they are acquired. O(nodes on the path).
         """
-        num_node_blocks = len(match.block_ids) - match.node.start // self.block_size
-        return len(match.block_ids) - self.tree.num_newly_locked_blocks(match.node, num_node_blocks)
+        return num_locked_blocks(self.tree, match)
 
     # ---- the life of a sequence ------------------------------------------------------------------------------------
 
@@ -210,7 +216,7 @@ class PrefixCache:
         if match.block_ids and self.tree.roots.get(namespace) is not self.tree.root_of(node):
             raise CacheUsageError(f"namespace={namespace!r} is not the one the match is from: match and acquire in one")
         num_node_blocks = len(match.block_ids) - node.start // self.block_size
-        num_private = self._num_blocks_for(num_tokens) - len(match.block_ids)
+        num_private = -(-num_tokens // self.block_size) - len(match.block_ids)
         num_kept = len(match.block_ids) - self.num_locked_blocks(match)  # evictable, but not once this table is open
         if num_private + num_kept > self.num_available_blocks:
             return None
@@ -226,7 +232,7 @@ class PrefixCache:
     def extend(self, table: BlockTable, num_tokens: int) -> bool:
         """Give the table room for `num_tokens` tokens in all; evicts if need be. False: no room, nothing changed."""
         table.check_live()
-        missing = self._num_blocks_for(num_tokens) - len(table.block_ids)
+        missing = -(-num_tokens // self.block_size) - len(table.block_ids)
         if missing <= 0:
             return True
         block_ids = self._allocate(missing)
@@ -286,11 +292,11 @@ class PrefixCache:
         num_private = int(tail.num_tokens > 0)
         return self._open(token_ids, table.node, shared, tail, num_private, table.priority, table.retention)
 
-    def release(self, table: BlockTable, *, keeps_tail: bool = True) -> None:
+    def release(self, table: BlockTable, *, keeps_tail: bool = True, expectation: Expectation | None = None) -> None:
         """The sequence is finished, aborted or preempted: unlock its blocks, free the private ones.
 
         Its partial block stays in the tree as a source of copies, unless the tree has those tokens already or
-        `keeps_tail` is off. With enable_sharing=False nothing stays.
+        `keeps_tail` is off. With enable_sharing=False nothing stays. From now on `expectation` is of what stays.
 
         Raises:
             CacheUsageError: the table was released before.
@@ -298,11 +304,14 @@ class PrefixCache:
         table.check_live()
         self.open_tables.remove(table)
         node = table.node
+        end: RadixNode | PartialLeaf = node
         if self.enable_sharing and keeps_tail and table.is_tail_written and table.num_tail_tokens:
-            self._insertion.insert_tail(table)
+            end = self._insertion.insert_tail(table)
         self.pool.free(reversed(table.block_ids[table.num_committed_tokens // self.block_size :]))
         self.tree.touch(node, table.priority, is_hit=False)
         self.tree.unlock(node)
+        if expectation is not None and self.enable_sharing:
+            self.tree.expectations.place(expectation, end)
         if not self.enable_sharing:
             self.pool.free(self.tree.prune(node))
         table.block_ids = []
@@ -346,9 +355,6 @@ class PrefixCache:
         """Moves whenever a match found earlier may name blocks or places that are no more."""
         return self.pool.num_frees + self.tree.num_splits
 
-    def _num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
-
     def _allocate(self, num_blocks: int) -> list[int] | None:
         missing = num_blocks - self.num_free_blocks
         if missing > self.num_evictable_blocks:
@@ -378,10 +384,8 @@ class PrefixCache:
         if private_ids is None:
             self.tree.unlock(node)
             return None
-        copies = []
-        if tail.block_id is not None:
-            copies.append(BlockCopy(tail.block_id, private_ids[0], tail.num_tokens))
-            self._stats.num_copied_blocks += 1
+        copies = [] if tail.block_id is None else [BlockCopy(tail.block_id, private_ids[0], tail.num_tokens)]
+        self._stats.num_copied_blocks += len(copies)
         table = BlockTable(
             token_ids=token_ids,
             block_ids=shared_ids + private_ids,

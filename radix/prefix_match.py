@@ -83,3 +83,9 @@ def find_tail(
     if found.tail_block_id is not None:
         tail = Tail(found.num_tail_tokens, found.tail_block_id)
     return tail, found.num_agreed_tokens, found.table
+
+
+def num_locked_blocks(tree: RadixTree, match: PrefixMatch) -> int:
+    """How many of the matched blocks some running sequence holds already. O(nodes on the path)."""
+    num_node_blocks = len(match.block_ids) - match.node.start // tree.block_size
+    return len(match.block_ids) - tree.num_newly_locked_blocks(match.node, num_node_blocks)

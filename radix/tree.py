@@ -89,6 +89,12 @@ Watches
 How much of a waiting sequence's prefix is cached is kept current rather than asked again: append, split, trim and drop
 tell the watches at that node (watches.py).
 
+Expectations
+------------
+When a prefix is used next, as far as somebody knows, is kept at the node or leaf it ends with: a piece that is dropped
+hands it to its parent (expectations.py). A run that ends an expected prefix does not grow (8): what is put behind it is
+not expected.
+
 Costs, for n tokens: walk O(n) token comparisons, done by slices, and one dict lookup a node; lock, unlock and touch
 O(nodes on the path); split O(run); append O(new blocks); evict O(blocks + log leaves).
 """
@@ -98,6 +104,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from .eviction import EvictionPolicy, EvictionQueue, Usage
+from .expectations import MAX_TURNOVERS, Expectations
 from .node import PartialLeaf, RadixNode, TokenKey, agreement
 from .retention import DEFAULT_RETENTION
 from .tokens import common_prefix_len
@@ -114,6 +121,7 @@ class RadixTree:
     Attributes:
         roots: the root of each namespace that holds or runs something.
         watches: the standing questions of those who wait.
+        expectations: which prefixes somebody expects to be used again, and when.
         num_locked_blocks: blocks in locked nodes.
         num_splits: how many nodes were split. Positions inside nodes found earlier are stale once this has moved.
     """
@@ -127,6 +135,7 @@ class RadixTree:
         self.num_splits = 0
         self._namespace_of: dict[RadixNode, Hashable] = {}
         self._queue: EvictionQueue[RadixNode | PartialLeaf] = EvictionQueue(policy, max_pieces)
+        self.expectations = Expectations(MAX_TURNOVERS * max_pieces, self._queue.lower)
         self._now = 0
 
     # ---- questions -------------------------------------------------------------------------------------------------
@@ -292,7 +301,7 @@ class RadixTree:
         self.num_locked_blocks += len(block_ids)
         start = node.end
         can_grow = node.lock_count == 1 and node.parent is not None and not node.sorted_keys
-        if can_grow and node.usage.retention == retention:  # 8
+        if can_grow and node.usage.retention == retention and node not in self.expectations:  # 8
             node.token_ids += token_ids
             node.block_ids += block_ids
             self.watches.on_append(node, node, start)
@@ -304,12 +313,13 @@ class RadixTree:
 
     def add_leaf(
         self, node: RadixNode, token_ids: TokenKey, block_id: int, priority: int, retention: int = DEFAULT_RETENTION
-    ) -> None:
+    ) -> PartialLeaf:
         """Keep a partial block behind `node`, where no continuation may begin with its tokens."""
         assert 0 < len(token_ids) < self.block_size
         leaf = PartialLeaf(token_ids, block_id, node, self._new_usage(priority, retention))
         node.add_leaf(leaf)
         self._queue.push(leaf)
+        return leaf
 
     # ---- shrinking -------------------------------------------------------------------------------------------------
 
@@ -319,10 +329,12 @@ class RadixTree:
         if leaf is not None:
             node.remove_leaf(leaf)
             leaf.parent = None
+            self.expectations.on_drop(leaf, node)
         return leaf
 
     def evict(self, num_blocks: int) -> list[int]:
         """Drop up to `num_blocks` evictable blocks, least valuable first; returns them (11 to 13)."""
+        self.expectations.on_eviction(num_blocks)
         evicted: list[int] = []
         while len(evicted) < num_blocks:
             piece = self._queue.pop()  # 11
@@ -333,6 +345,7 @@ class RadixTree:
             if isinstance(piece, PartialLeaf):
                 parent.remove_leaf(piece)
                 piece.parent = None
+                self.expectations.on_drop(piece, parent)
                 evicted.append(piece.block_id)
                 self._settle(parent)
             else:
@@ -362,6 +375,7 @@ class RadixTree:
         parent.remove_child(self._key(node))
         node.parent = None
         self.watches.on_drop(node, parent)
+        self.expectations.on_drop(node, parent)
         self._settle(parent)
         return node.block_ids[::-1]
 

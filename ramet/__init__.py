@@ -19,20 +19,41 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .frontend.backends.local import BackendClosedError, LocalBackend
+    from .frontend.async_state import AsyncProgramState
+    from .frontend.backends.anthropic_api import Anthropic
+    from .frontend.backends.errors import BackendCallError, BackendClosedError, UnsupportedByBackendError
+    from .frontend.backends.local import LocalBackend
+    from .frontend.backends.local_runtime import Runtime
     from .frontend.backends.mock import MockBackend
-    from .frontend.default_backend import get_default_backend, set_default_backend
+    from .frontend.backends.openai_api import OpenAI
+    from .frontend.backends.runtime_endpoint import RuntimeEndpoint
+    from .frontend.batch_results import BatchError, BatchResults, BatchSummary
+    from .frontend.capture.program_graph import GraphNode, ProgramGraph
+    from .frontend.chat.overflow import Overflow
+    from .frontend.chat.reply import PendingReply, Reply
+    from .frontend.chat.tool_formats import ToolCall
+    from .frontend.choices import (
+        greedy_token_selection,
+        sum_logprobs,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from .frontend.conversation import Conversation
+    from .frontend.default_backend import flush_cache, get_default_backend, get_server_info, set_default_backend
     from .frontend.errors import (
+        ContextOverflowError,
         ForkError,
         GenerationError,
         InvalidProgramError,
         ProgramCancelledError,
         ProgramError,
         ReadTimeoutError,
+        ToolCallError,
         UnknownVariableError,
         UnparsedTextError,
     )
     from .frontend.fork import ForkGroup
+    from .frontend.journal.restore import JournaledError
     from .frontend.primitives import (
         assistant,
         assistant_begin,
@@ -44,14 +65,25 @@ if TYPE_CHECKING:
         system,
         system_begin,
         system_end,
+        tool,
         user,
         user_begin,
         user_end,
     )
     from .frontend.program import Program, function
+    from .frontend.run_events import CallEnded, CallStarted, RunEnded, TextPiece
+    from .frontend.separate_reasoning import separate_reasoning
+    from .frontend.sglang_surface import global_config, image, video
     from .frontend.state import ProgramState
+    from .frontend.trace.cache_tree import CacheNode, CacheTree
+    from .frontend.trace.files import save_traces
+    from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
+    from .frontend.trace.report import ProgramReport, report
+    from .frontend.trace.trace_json import ProgramTraceFormatError
+    from .prompt_explanation import PromptExplanation, PromptPart
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
+    from .radix.snapshot import CachedRun, CacheSnapshot
     from .runtime.chat_message import ChatTemplateError
     from .runtime.choice_prompts import ScoredChoice
     from .runtime.config import EngineConfig
@@ -67,8 +99,10 @@ if TYPE_CHECKING:
     from .runtime.llm import LLM
     from .runtime.metrics import EngineMetrics
     from .runtime.models.errors import ModelLoadError
+    from .runtime.offline_engine import Engine
     from .runtime.outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
     from .runtime.request import Request
+    from .runtime.request_program import RequestProgram
     from .runtime.runner_spec import RunnerUnavailableError
     from .runtime.trace.jsonl import TraceFormatError
     from .runtime.trace.trace import Trace
@@ -77,20 +111,40 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "AsyncProgramState": ".frontend.async_state",
     "LocalBackend": ".frontend.backends.local",
-    "BackendClosedError": ".frontend.backends.local",
+    "Runtime": ".frontend.backends.local_runtime",
     "MockBackend": ".frontend.backends.mock",
+    "RuntimeEndpoint": ".frontend.backends.runtime_endpoint",
+    "OpenAI": ".frontend.backends.openai_api",
+    "Anthropic": ".frontend.backends.anthropic_api",
+    "BackendCallError": ".frontend.backends.errors",
+    "BackendClosedError": ".frontend.backends.errors",
+    "UnsupportedByBackendError": ".frontend.backends.errors",
+    "Overflow": ".frontend.chat.overflow",
+    "PendingReply": ".frontend.chat.reply",
+    "Reply": ".frontend.chat.reply",
+    "ToolCall": ".frontend.chat.tool_formats",
+    "Conversation": ".frontend.conversation",
+    "BatchError": ".frontend.batch_results",
+    "BatchResults": ".frontend.batch_results",
+    "BatchSummary": ".frontend.batch_results",
+    "flush_cache": ".frontend.default_backend",
+    "get_server_info": ".frontend.default_backend",
     "get_default_backend": ".frontend.default_backend",
     "set_default_backend": ".frontend.default_backend",
+    "ContextOverflowError": ".frontend.errors",
     "ForkError": ".frontend.errors",
     "GenerationError": ".frontend.errors",
     "InvalidProgramError": ".frontend.errors",
     "ProgramCancelledError": ".frontend.errors",
     "ProgramError": ".frontend.errors",
     "ReadTimeoutError": ".frontend.errors",
+    "ToolCallError": ".frontend.errors",
     "UnknownVariableError": ".frontend.errors",
     "UnparsedTextError": ".frontend.errors",
     "ForkGroup": ".frontend.fork",
+    "JournaledError": ".frontend.journal.restore",
     "assistant": ".frontend.primitives",
     "assistant_begin": ".frontend.primitives",
     "assistant_end": ".frontend.primitives",
@@ -101,12 +155,36 @@ _MODULE_OF = {
     "system": ".frontend.primitives",
     "system_begin": ".frontend.primitives",
     "system_end": ".frontend.primitives",
+    "tool": ".frontend.primitives",
     "user": ".frontend.primitives",
     "user_begin": ".frontend.primitives",
     "user_end": ".frontend.primitives",
     "Program": ".frontend.program",
     "function": ".frontend.program",
+    "CallEnded": ".frontend.run_events",
+    "CallStarted": ".frontend.run_events",
+    "RunEnded": ".frontend.run_events",
+    "TextPiece": ".frontend.run_events",
+    "GraphNode": ".frontend.capture.program_graph",
+    "ProgramGraph": ".frontend.capture.program_graph",
     "ProgramState": ".frontend.state",
+    "CacheNode": ".frontend.trace.cache_tree",
+    "CacheTree": ".frontend.trace.cache_tree",
+    "save_traces": ".frontend.trace.files",
+    "greedy_token_selection": ".frontend.choices",
+    "sum_logprobs": ".frontend.choices",
+    "token_length_normalized": ".frontend.choices",
+    "unconditional_likelihood_normalized": ".frontend.choices",
+    "separate_reasoning": ".frontend.separate_reasoning",
+    "global_config": ".frontend.sglang_surface",
+    "image": ".frontend.sglang_surface",
+    "video": ".frontend.sglang_surface",
+    "CallTrace": ".frontend.trace.program_trace",
+    "ErrorTrace": ".frontend.trace.program_trace",
+    "ProgramTrace": ".frontend.trace.program_trace",
+    "ProgramReport": ".frontend.trace.report",
+    "report": ".frontend.trace.report",
+    "ProgramTraceFormatError": ".frontend.trace.trace_json",
     "ScoredChoice": ".runtime.choice_prompts",
     "EngineConfig": ".runtime.config",
     "RequestHandle": ".runtime.engine_loop",
@@ -117,18 +195,24 @@ _MODULE_OF = {
     "RequestAbortedError": ".runtime.errors",
     "RequestFailedError": ".runtime.errors",
     "LLM": ".runtime.llm",
+    "Engine": ".runtime.offline_engine",
     "ModelLoadError": ".runtime.models.errors",
     "ChatTemplateError": ".runtime.chat_message",
     "EngineMetrics": ".runtime.metrics",
     "Request": ".runtime.request",
+    "RequestProgram": ".runtime.request_program",
     "RunnerUnavailableError": ".runtime.runner_spec",
     "CompletionOutput": ".runtime.outputs",
     "FinishReason": ".runtime.outputs",
     "OutputChunk": ".runtime.outputs",
     "RequestOutput": ".runtime.outputs",
+    "PromptExplanation": ".prompt_explanation",
+    "PromptPart": ".prompt_explanation",
     "CacheUsageError": ".radix.errors",
     "InvariantViolation": ".radix.errors",
     "RetentionRange": ".radix.retention",
+    "CachedRun": ".radix.snapshot",
+    "CacheSnapshot": ".radix.snapshot",
     "Trace": ".runtime.trace.trace",
     "TraceFormatError": ".runtime.trace.jsonl",
     "InvalidSamplingParamsError": ".sampling_params",
@@ -136,20 +220,40 @@ _MODULE_OF = {
 }
 
 __all__ = [  # noqa: RUF022 (in the order of the table above)
+    "AsyncProgramState",
     "LocalBackend",
-    "BackendClosedError",
+    "Runtime",
     "MockBackend",
+    "RuntimeEndpoint",
+    "OpenAI",
+    "Anthropic",
+    "BackendCallError",
+    "BackendClosedError",
+    "UnsupportedByBackendError",
+    "Overflow",
+    "PendingReply",
+    "Reply",
+    "ToolCall",
+    "Conversation",
+    "BatchError",
+    "BatchResults",
+    "BatchSummary",
+    "flush_cache",
+    "get_server_info",
     "get_default_backend",
     "set_default_backend",
+    "ContextOverflowError",
     "ForkError",
     "GenerationError",
     "InvalidProgramError",
     "ProgramCancelledError",
     "ProgramError",
     "ReadTimeoutError",
+    "ToolCallError",
     "UnknownVariableError",
     "UnparsedTextError",
     "ForkGroup",
+    "JournaledError",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -160,12 +264,36 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "system",
     "system_begin",
     "system_end",
+    "tool",
     "user",
     "user_begin",
     "user_end",
     "Program",
     "function",
+    "CallEnded",
+    "CallStarted",
+    "RunEnded",
+    "TextPiece",
+    "GraphNode",
+    "ProgramGraph",
     "ProgramState",
+    "CacheNode",
+    "CacheTree",
+    "save_traces",
+    "greedy_token_selection",
+    "sum_logprobs",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "separate_reasoning",
+    "global_config",
+    "image",
+    "video",
+    "CallTrace",
+    "ErrorTrace",
+    "ProgramTrace",
+    "ProgramReport",
+    "report",
+    "ProgramTraceFormatError",
     "ScoredChoice",
     "EngineConfig",
     "RequestHandle",
@@ -176,18 +304,24 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "RequestAbortedError",
     "RequestFailedError",
     "LLM",
+    "Engine",
     "ModelLoadError",
     "ChatTemplateError",
     "EngineMetrics",
     "Request",
+    "RequestProgram",
     "RunnerUnavailableError",
     "CompletionOutput",
     "FinishReason",
     "OutputChunk",
     "RequestOutput",
+    "PromptExplanation",
+    "PromptPart",
     "CacheUsageError",
     "InvariantViolation",
     "RetentionRange",
+    "CachedRun",
+    "CacheSnapshot",
     "Trace",
     "TraceFormatError",
     "InvalidSamplingParamsError",

@@ -23,10 +23,13 @@ from .grammar_spec import (
     choices_tuple,
     schema_text,
 )
+from .plain_numbers import plain_number
 from .suggestions import refuses_unknown_fields
 
 MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 32
+MAX_STOP_REGEXES = 32
+MAX_STOP_REGEX_CHARS = 256
 MAX_LOGPROBS = 1024
 MAX_LENGTH_PENALTY = 5.0  # the length of any context to this power is a number in single precision
 
@@ -41,10 +44,16 @@ _NOT_IN_BEAM_SEARCH: Mapping[str, tuple[object, ...]] = {
     "logit_bias": (None, {}),
     "min_tokens": (0,),
     "stop": ((),),
+    "stop_regex": ((),),
     "logprobs": (None,),
     "prompt_logprobs": (None,),
 }
 
+
+_NUMBERS = (
+    *("n", "best_of", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "length_penalty"),
+)
 
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices")
 
@@ -80,11 +89,27 @@ def _as_tuple(name: str, value: object, kind: type) -> tuple[Any, ...]:
     if not isinstance(value, Iterable):
         _fail(name, value, f"it must be a list of {kind.__name__}")
         return ()
-    items = tuple(value)
+    items = tuple(map(plain_number, value))
     for item in items:
         if not isinstance(item, kind) or isinstance(item, bool):
             _fail(name, value, f"every item must be of type {kind.__name__}, {item!r} is not")
     return items
+
+
+def _checked_stop_regexes(value: object) -> tuple[str, ...]:
+    patterns = _as_tuple("stop_regex", value, str)
+    if len(patterns) > MAX_STOP_REGEXES:
+        _fail("stop_regex", f"{len(patterns)} patterns", f"at most {MAX_STOP_REGEXES} are allowed")
+    for pattern in patterns:
+        if len(pattern) > MAX_STOP_REGEX_CHARS:
+            _fail("stop_regex", pattern, f"it must have at most {MAX_STOP_REGEX_CHARS} characters")
+        try:
+            matches_empty_text = re.compile(pattern).fullmatch("") is not None
+        except (re.error, RecursionError, OverflowError) as error:
+            raise InvalidSamplingParamsError(f"stop_regex={pattern!r} is not allowed: {error}") from error
+        if matches_empty_text:
+            _fail("stop_regex", pattern, "it matches the empty text, so it would end every text before it begins")
+    return patterns
 
 
 @refuses_unknown_fields(InvalidSamplingParamsError)
@@ -95,7 +120,8 @@ class SamplingParams:
     With use_beam_search the request is a search for likely token lists instead of samples. Its results are those of
     `generate(num_beams=beam_width, num_return_sequences=n, do_sample=False)` in transformers, with the same
     length_penalty and early_stopping. It needs temperature 0. Fields that it would not honour are refused: filters,
-    penalties, logit_bias, min_tokens, stop, logprobs and prompt_logprobs. stop_token_ids and ignore_eos hold.
+    penalties, logit_bias, min_tokens, stop, stop_regex, logprobs and prompt_logprobs. stop_token_ids and ignore_eos
+    hold.
 
     Attributes:
         n: number of independent samples, each with its own random stream; the number of results of a beam search.
@@ -113,6 +139,9 @@ class SamplingParams:
         min_tokens: end-of-sequence and stop tokens are not sampled before this many tokens.
         stop: strings that end the generation; they are not part of the text unless include_stop_str_in_output.
         stop_token_ids: token ids that end the generation.
+        stop_regex: regular expressions (Python's syntax, without anchors and look-around) that end the generation as
+            soon as some text that one of them matches is complete. That text is no part of the result, as with stop.
+            While text may still become such a match, a stream holds it back.
         ignore_eos: go on past the model's own end-of-sequence tokens.
         logit_bias: token id to a value in [-100, 100] added to its logit.
         logprobs: how many of the most likely tokens to report per generated token (0: the sampled one only).
@@ -154,6 +183,7 @@ class SamplingParams:
     min_tokens: int = 0
     stop: str | Iterable[str] | None = ()
     stop_token_ids: Iterable[int] | None = ()
+    stop_regex: str | Iterable[str] | None = ()
     ignore_eos: bool = False
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     logprobs: int | None = None
@@ -172,6 +202,8 @@ class SamplingParams:
     grammar_backend: str | None = None
 
     def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            object.__setattr__(self, name, plain_number(getattr(self, name)))
         self._check_sampling()
         self._check_lengths()
         self._check_flags()
@@ -220,13 +252,16 @@ class SamplingParams:
             _check_int("stop_token_ids", token_id, 0)
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", stop_token_ids)
+        object.__setattr__(self, "stop_regex", _checked_stop_regexes(self.stop_regex))
 
     def _check_logit_bias(self) -> None:
         if self.logit_bias is None:
             return
         if not isinstance(self.logit_bias, Mapping):
             _fail("logit_bias", self.logit_bias, "it must map token ids to numbers")
-        for token_id, bias in self.logit_bias.items():
+        biases = {plain_number(token_id): plain_number(bias) for token_id, bias in self.logit_bias.items()}
+        object.__setattr__(self, "logit_bias", biases)
+        for token_id, bias in biases.items():
             _check_int("logit_bias", token_id, 0)
             _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
 
@@ -288,8 +323,9 @@ class SamplingParams:
                     _fail(name, getattr(self, name), f"nothing is constrained, so it must be {default!r}")
         if self.json_whitespace != "fixed" and self.json_schema is None:
             _fail("json_whitespace", self.json_whitespace, "without json_schema it must be 'fixed'")
-        if self.on_incomplete == "close" and self.stop_strings:
-            _fail("on_incomplete", "close", "a stop string could cut the text short of its end; leave out one of them")
+        if self.on_incomplete == "close" and (self.stop_strings or self.stop_regexes):
+            what = "string" if self.stop_strings else "regex"
+            _fail("on_incomplete", "close", f"a stop {what} could cut the text short of its end; leave out one of them")
         if has_constraint and self.use_beam_search:
             for name, neutral in (
                 ("on_incomplete", ("return", "raise")),
@@ -344,6 +380,12 @@ class SamplingParams:
         """`stop` after normalisation."""
         assert isinstance(self.stop, tuple)
         return self.stop
+
+    @property
+    def stop_regexes(self) -> tuple[str, ...]:
+        """`stop_regex` after normalisation."""
+        assert isinstance(self.stop_regex, tuple)
+        return self.stop_regex
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,16 +15,17 @@ KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def normalise(messages: Sequence[Mapping[str, Any]], template: str | None = None) -> list[dict[str, Any]]:
-    """The messages with every content a str.
+    """The messages with every content a str, and the arguments of every tool call a mapping.
 
-    None becomes "", and a list of {"type": "text", "text": ...} parts their texts joined by newlines.
+    A content that is None or absent becomes "", and a list of {"type": "text", "text": ...} parts their texts joined by
+    newlines. Arguments may come as JSON text. An empty list of tool calls is left out.
 
     Args:
         template: source of the chat template; roles it mentions are allowed beside the usual ones.
 
     Raises:
         ChatTemplateError: a message is not a mapping, has no role or an unknown one, lacks a content that is no
-            answer's, or has a content of another form.
+            answer's, has a content of another form, or a tool call without a name or with arguments that are no object.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise ChatTemplateError(f"messages={messages!r:.80} must be a list of {{'role': ..., 'content': ...}}")
@@ -40,7 +42,9 @@ def _normalise_one(idx: int, message: Mapping[str, Any], template: str) -> dict[
         raise ChatTemplateError(f"messages[{idx}] has role={role!r}; known roles are {', '.join(KNOWN_ROLES)}")
     if "content" not in message and role in ("system", "developer", "user"):
         raise ChatTemplateError(f"messages[{idx}] of role {role!r} has no content")
-    return {**message, "content": _text_of(idx, message.get("content"))}
+    plain = {**message, "content": _text_of(idx, message.get("content"))}
+    calls = plain.pop("tool_calls", None)
+    return {**plain, "tool_calls": _tool_calls(idx, calls)} if calls else plain
 
 
 def _text_of(idx: int, content: object) -> str:
@@ -62,25 +66,94 @@ def _text_of(idx: int, content: object) -> str:
     return "\n".join(texts)
 
 
-def text_fields(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+def _tool_calls(idx: int, calls: object) -> list[dict[str, Any]]:
+    """The calls of an answer as OpenAI writes them, but with the arguments as a mapping."""
+    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Sequence):
+        raise ChatTemplateError(f"messages[{idx}].tool_calls={calls!r:.80} must be a list of calls")
+    return [_tool_call(f"messages[{idx}].tool_calls[{call_idx}]", call) for call_idx, call in enumerate(calls)]
+
+
+def _tool_call(where: str, call: object) -> dict[str, Any]:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        raise ChatTemplateError(f"{where}={call!r:.80} must be {{'function': {{'name': ..., 'arguments': ...}}}}")
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise ChatTemplateError(f"{where} has name={name!r:.80}; it must be the name of a function")
+    arguments = _arguments(where, function.get("arguments"))
+    outer = {key: value for key, value in call.items() if key not in ("name", "arguments", "function")}
+    inner = dict(function) if "function" in call else {}
+    return {"type": "function", **outer, "function": {**inner, "name": name, "arguments": arguments}}
+
+
+def _arguments(where: str, arguments: object) -> dict[str, Any]:
+    """Arguments come as an object or as the JSON text of one; none at all are an empty object."""
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError) as error:
+            raise ChatTemplateError(
+                f"{where} has arguments that are not JSON ({error}): {arguments!r:.80}; "
+                "put what the model wrote into the content instead"
+            ) from error
+    if arguments is None or arguments == "" or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise ChatTemplateError(f"{where} has arguments={arguments!r:.80}; they must be a JSON object")
+    return dict(arguments)
+
+
+def with_argument_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A normalised message with the arguments of its tool calls as JSON text, for templates that want them so."""
+    if "tool_calls" not in message:
+        return dict(message)
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def normalise_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
+    """
+    Raises:
+        ChatTemplateError: not a list of functions with a name, in OpenAI's form or without its outer object.
+    """
+    if tools is None:
+        return []
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
+        raise ChatTemplateError(f"tools={tools!r:.80} must be a list of JSON schemas of functions")
+    for idx, tool in enumerate(tools):
+        if not isinstance(tool, Mapping) or not isinstance(tool_name(tool), str):
+            raise ChatTemplateError(
+                f"tools[{idx}]={tool!r:.80} must be {{'type': 'function', 'function': {{'name': ..., ...}}}}"
+            )
+    return list(tools)
+
+
+def tool_name(tool: Mapping[str, Any]) -> object:
+    """The name of a tool, or of the function of a tool call; None where there is none."""
+    function = tool.get("function", tool)
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def structure_texts(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str]]:
-    """Where and what: every string in messages and tools that is not the content of a message."""
+    """Where and what: the texts that hold a conversation together, which no mark can stand for: roles and names of
+    fields."""
     for idx, message in enumerate(messages):
-        for name, value in message.items():
-            if name != "content":
-                yield from _strings(f"messages[{idx}].{name}", value)
-    for idx, tool in enumerate(tools or ()):
-        yield from _strings(f"tools[{idx}]", tool)
+        yield f"messages[{idx}].role", message["role"]
+        yield from _keys(f"messages[{idx}]", message)
+    for idx, tool in enumerate(tools):
+        yield from _keys(f"tools[{idx}]", tool)
 
 
-def _strings(where: str, value: object) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield where, value
-    elif isinstance(value, Mapping):
+def _keys(where: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
         for key, item in value.items():
             yield f"a key of {where}", str(key)
-            yield from _strings(f"{where}.{key}", item)
-    elif isinstance(value, Sequence):
+            yield from _keys(f"{where}.{key}", item)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for idx, item in enumerate(value):
-            yield from _strings(f"{where}[{idx}]", item)
+            yield from _keys(f"{where}[{idx}]", item)

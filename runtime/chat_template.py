@@ -7,29 +7,30 @@ place of every content, and the marks show where the contents lie.
 
 from __future__ import annotations
 
+import json
 import re
-import secrets
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
 
-from .chat_message import ChatTemplateError, normalise, text_fields
+from .chat_marks import Marks, TextSegment, align
+from .chat_message import (
+    ChatTemplateError,
+    normalise,
+    normalise_tools,
+    structure_texts,
+    tool_name,
+    with_argument_text,
+)
 from .template_sandbox import BoundedEnvironment, TemplateRefusedError
 
+__all__ = ["ChatTemplate", "ChatTemplateError", "TextSegment"]
 
-@dataclass(frozen=True, slots=True)
-class TextSegment:
-    """A piece of a prompt.
-
-    Attributes:
-        is_template: written by the template, so special tokens in it are meant; otherwise they are ordinary text.
-    """
-
-    text: str
-    is_template: bool
+_MAX_LOCATED = 200
+"""In a longer conversation than this it is not looked for which message the template refuses."""
 
 
 class ChatTemplate:
@@ -51,8 +52,8 @@ class ChatTemplate:
         self.source = source
         self._variables = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         tokens = {*special_tokens, bos_token, eos_token} - {None, ""}
-        longest_first = sorted((token for token in tokens if token), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._special_tokens = sorted((token for token in tokens if token), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, self._special_tokens)) or r"(?!)")
         self._environment = BoundedEnvironment()
         self._template: jinja2.Template | None = None
         self._lock = threading.Lock()
@@ -67,14 +68,17 @@ class ChatTemplate:
 
         Args:
             messages: each with `role` and `content`; content is a str, None, or a list of {"type": "text"} parts,
-                which are joined by newlines. Other fields are passed on to the template.
+                which are joined by newlines. The arguments of `tool_calls` are an object or its JSON text, whatever
+                the template wants. Other fields are passed on to the template.
             add_generation_prompt: end with what opens the assistant's next message.
             tools: JSON schemas of functions, passed on to the template.
 
         Raises:
             ChatTemplateError: a message is malformed, the template refuses the order of roles, or it fails.
         """
-        return self._render(normalise(messages, self.source), add_generation_prompt, tools)
+        plain = self._normalised(messages)
+        given = normalise_tools(tools)
+        return self._located(plain, lambda part: self._render(part, add_generation_prompt and part is plain, given))
 
     def segments(
         self,
@@ -85,17 +89,24 @@ class ChatTemplate:
         """The same text as `render`, cut where the template's text and the contents meet. Cost: two renders.
 
         Raises:
-            ChatTemplateError: as `render`; or a text holds a special token and cannot be kept apart from the template.
+            ChatTemplateError: as `render`; or a text holds a special token and cannot be kept apart from the template;
+                or the template leaves something out: a message, the tools, a tool call.
         """
-        plain = normalise(messages, self.source)
-        self._refuse_special_fields(plain, tools)
-        whole = self._render(plain, add_generation_prompt, tools)
-        marks = _Marks(plain)
+        plain = self._normalised(messages)
+        given = normalise_tools(tools)
+        self._refuse_special_structure(plain, given)
+        whole = self.render(messages, add_generation_prompt, tools)
+        self._refuse_left_out_functions(whole, plain, given)
+        marks = Marks(plain, given, self._could_form_special)
         try:
-            marked = self._render(marks.messages, add_generation_prompt, tools)
+            marked = self._render(marks.messages, add_generation_prompt, marks.tools)
         except ChatTemplateError:
             marked = ""  # a template that looks into the contents
-        segments = _align(whole, marks.split(marked))
+        else:
+            self._refuse_left_out_contents(
+                marks, marked, lambda changed: self._render(changed, add_generation_prompt, marks.tools)
+            )
+        segments = align(whole, marks.split(marked))
         if segments is not None:
             return segments
         if self._special.findall(whole) == self._special.findall(marks.pattern.sub("", marked)):
@@ -115,7 +126,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: the template does not allow this role here, or it fails.
         """
-        roles = [str(message["role"]) for message in normalise(messages, self.source)]
+        roles = self._roles(messages)
         text = self._prefix_text(roles, role)
         if any(mark in text for mark in _role_marks(len(roles) + 1)):  # it moves the system prompt to the last message
             text = self._prefix_text([earlier for earlier in roles if earlier != "system"], role)
@@ -129,7 +140,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: the template does not allow this role here, or it fails.
         """
-        roles = [str(message["role"]) for message in normalise(messages, self.source)]
+        roles = self._roles(messages)
         return _template_segment(self._suffix_text(roles, role))
 
     # -- rendering ---------------------------------------------------------------------------------------------------
@@ -161,15 +172,91 @@ class ChatTemplate:
             except Exception as error:  # a template can fail in every way a program can
                 raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
 
-    def _refuse_special_fields(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    def _normalised(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        plain = normalise(messages, self.source)
+        if any("tool_calls" in message for message in plain) and self._wants_argument_text:
+            return [with_argument_text(message) for message in plain]
+        return plain
+
+    def _roles(self, messages: Sequence[Mapping[str, Any]]) -> list[str]:
+        return [str(message["role"]) for message in normalise(messages, self.source)]
+
+    @cached_property
+    def _wants_argument_text(self) -> bool:
+        """Whether the template puts the arguments of a tool call into its text as they are, and so wants them as JSON
+        text. Most write them as JSON themselves and want an object."""
+        arguments = {"key": "value"}
+        call = {"id": "probe0000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+        question: dict[str, Any] = {"role": "user", "content": "x"}
+        answer: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
+        try:
+            return str(arguments) in self._render([question, answer], add_generation_prompt=False)
+        except ChatTemplateError:
+            pass
+        try:
+            self._render([question, with_argument_text(answer)], add_generation_prompt=False)
+        except ChatTemplateError:
+            return False
+        return True
+
+    def _located(self, messages: list[dict[str, Any]], render: Callable[[list[dict[str, Any]]], str]) -> str:
+        """Render; if the template refuses the messages, say which one it was."""
+        try:
+            return render(messages)
+        except ChatTemplateError as error:
+            for end in range(1, min(len(messages), _MAX_LOCATED) + 1):
+                try:
+                    render(messages[:end])
+                except ChatTemplateError as earlier:
+                    if str(earlier) == str(error):
+                        raise ChatTemplateError(f"{_described(messages, end - 1)}: {error}") from error.__cause__
+            raise
+
+    def _could_form_special(self, text: str) -> bool:
+        """Whether a special token may arise where the template puts this text."""
+        if self._special.search(text) is not None:
+            return True
+        return any(
+            text.endswith(token[:length]) or text.startswith(token[length:])
+            for token in self._special_tokens
+            for length in range(1, len(token))
+        )
+
+    def _refuse_special_structure(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> None:
-        for where, text in text_fields(messages, tools):
+        for where, text in structure_texts(messages, tools):
             found = self._special.search(text)
             if found is not None:
                 raise ChatTemplateError(
-                    f"{where} contains the special token {found.group()!r}; only the content of a message may hold it"
+                    f"{where} contains the special token {found.group()!r}; only texts may hold it, no roles or keys"
                 )
+
+    def _refuse_left_out_functions(
+        self, whole: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        for idx, tool in enumerate(tools):
+            if not _is_written(tool_name(tool), whole):
+                raise ChatTemplateError(
+                    f"this chat template leaves out tools[{idx}]: it knows no tools; describe them in a message"
+                )
+        for idx, message in enumerate(messages):
+            for call in message.get("tool_calls", ()):
+                if not _is_written(tool_name(call), whole):
+                    raise ChatTemplateError(
+                        f"this chat template leaves out the tool calls of messages[{idx}]: it knows none; write them "
+                        "into the content"
+                    )
+
+    @staticmethod
+    def _refuse_left_out_contents(marks: Marks, marked: str, render: Callable[[list[dict[str, Any]]], str]) -> None:
+        """A mark that is not there was changed by the template, or its message has no part in the text at all."""
+        messages = marks.messages
+        for idx in marks.left_out(marked):
+            other = {**messages[idx], "content": messages[idx]["content"][::-1]}
+            has_calls = "tool_calls" in other  # many templates write either the content or the calls
+            if not has_calls and render([*messages[:idx], other, *messages[idx + 1 :]]) == marked:
+                raise ChatTemplateError(f"{_described(messages, idx)}: this chat template leaves it out")
 
     # -- one more message --------------------------------------------------------------------------------------------
 
@@ -240,51 +327,15 @@ class ChatTemplate:
         return self._render(messages, add_generation_prompt)
 
 
-class _Marks:
-    """Messages with a mark in place of every content that says something."""
-
-    def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        stem = f"x{secrets.token_hex(16)}x"
-        self.contents = [str(message["content"]) for message in messages]
-        self.messages = [
-            {**message, "content": f"{stem}{idx}z"} if self.contents[idx].strip() else message
-            for idx, message in enumerate(messages)
-        ]
-        self.pattern = re.compile(f"{stem}(\\d+)z")
-
-    def split(self, marked: str) -> list[tuple[str, str | None]]:
-        """The template's pieces, each with the content that follows it; None after the last."""
-        pieces = self.pattern.split(marked)
-        contents = [self.contents[int(idx)] for idx in pieces[1::2]]
-        return list(zip(pieces[::2], [*contents, None], strict=True))
+def _described(messages: Sequence[Mapping[str, Any]], idx: int) -> str:
+    """A message by its place: that is what a template judges it by."""
+    place = f"after {messages[idx - 1]['role']!r}" if idx else "as the first"
+    return f"messages[{idx}] of role {messages[idx]['role']!r} {place}"
 
 
-def _align(whole: str, pieces: list[tuple[str, str | None]]) -> list[TextSegment] | None:
-    """Cut the rendered text along template pieces and contents, which the template may have stripped.
-
-    Returns None where the text is not made of them.
-    """
-    segments: list[TextSegment] = []
-    position = 0
-    for idx, (literal, content) in enumerate(pieces):
-        if not whole.startswith(literal, position):
-            return None
-        segments.append(TextSegment(literal, is_template=True))
-        position += len(literal)
-        if content is None:
-            break
-        following = pieces[idx + 1][0]
-        for variant in (content, content.strip(), content.rstrip(), content.lstrip()):
-            end = position + len(variant)
-            is_last = pieces[idx + 1][1] is None
-            fits = whole.startswith(variant, position) and whole.startswith(following, end)
-            if fits and (not is_last or end + len(following) == len(whole)):
-                segments.append(TextSegment(variant, is_template=False))
-                position = end
-                break
-        else:
-            return None
-    return [segment for segment in segments if segment.text] if position == len(whole) else None
+def _is_written(name: object, text: str) -> bool:
+    assert isinstance(name, str)
+    return name in text or json.dumps(name)[1:-1] in text
 
 
 def _role_marks(count: int) -> list[str]:

@@ -15,10 +15,19 @@ from pathlib import Path
 from typing import Literal
 
 from ..radix.eviction import EVICTION_POLICIES
+from ..radix.eviction.steps import StepsToExecutionPolicy
 from .errors import InvalidConfigError
+from .policies.program import LeastAttainedService
 from .policies.registry import SCHEDULE_POLICIES
 
 GIB = 1 << 30
+_SWITCHES = (
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "jump_forward",
+    "keep_open_programs",
+    "check_invariants",
+)
 BATCHING = ("continuous", "prefill-first", "request-level")
 RESERVE = ("estimate", "max", "none")
 DEFAULT_KV_CACHE_MEMORY = 2 * GIB
@@ -117,7 +126,11 @@ class EngineConfig:
             together with those of the next token that is chosen. Off, each takes a step of its own.
         captured_batch_sizes: decoding batches are padded up to the next of these sizes; empty pads nothing.
         enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
-        eviction_policy: which unlocked blocks go first (see radix/eviction).
+        eviction_policy: which unlocked blocks go first (see radix/eviction). With "steps-to-execution" it is those that
+            ended programs have left, then the least recently used, then those that are known to be used latest.
+        keep_open_programs: whatever the eviction policy, evict what a program that goes on has left in the cache after
+            all else. A preference: nothing is locked, and what is not used while the cache is replaced a few times
+            counts no more.
         seed: base of the seeds of requests that bring none; None draws it from the system.
         check_invariants: check the cache after every step (slow; for tests and debugging).
     """
@@ -140,6 +153,7 @@ class EngineConfig:
     captured_batch_sizes: tuple[int, ...] = ()
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
+    keep_open_programs: bool = False
     seed: int | None = None
     check_invariants: bool = False
 
@@ -150,7 +164,7 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None:
                 self._check_positive(name, value)
-        for name in ("enable_chunked_prefill", "enable_prefix_caching", "jump_forward", "check_invariants"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         threshold = self.long_prefill_token_threshold
@@ -181,6 +195,16 @@ class EngineConfig:
         object.__setattr__(self, "captured_batch_sizes", tuple(sorted(set(self.captured_batch_sizes))))
         self._check_name("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         self._check_name("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
+
+    @property
+    def keeps_program_prefixes(self) -> bool:
+        """Whether the cache is told what programs will use again."""
+        return self.keep_open_programs or self.eviction_policy == StepsToExecutionPolicy.name
+
+    @property
+    def is_program_aware(self) -> bool:
+        """Whether the engine keeps track of programs; if not, there is no use in telling it of them."""
+        return self.keeps_program_prefixes or self.schedule_policy == LeastAttainedService.name
 
     @staticmethod
     def _check_name(name: str, value: str, known: Collection[str]) -> None:

@@ -15,7 +15,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
-from .stop_matcher import StopMatcher
+from .stop_finder import StopFinder
+from .stop_regex import StopRegex
 
 
 class TokenBytes(Protocol):
@@ -32,22 +33,24 @@ class IncrementalDetokenizer:
     Args:
         stop_strings: end the text; which one ends it, and where, does not depend on how the text is cut into tokens:
             the one that is complete first, the longer one if two are complete at once.
+        stop_regexes: likewise; see StopFinder for which counts of several.
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: keep the stop string at the end of the text.
-        min_tokens: stop strings that are complete before this many tokens are ordinary text.
+        min_tokens: stops that are complete before this many tokens are ordinary text.
         num_skipped_chars: characters at the beginning that are no part of the text: the end of the prompt, generated
             once more (see grammar/healing.py).
         strip_leading_space: take one space off the beginning; for tokens that begin a text of their own, where the
             tokenizer's `strips_leading_space` says that they spell a space too many.
 
     Attributes:
-        stop_string: the one that ended the text, None so far.
+        stop_string: the stop string, or the pattern of the stop regex, that ended the text, None so far.
     """
 
     def __init__(
         self,
         tokenizer: TokenBytes,
         stop_strings: Sequence[str] = (),
+        stop_regexes: Sequence[StopRegex] = (),
         *,
         skip_special_tokens: bool = True,
         include_stop_str_in_output: bool = False,
@@ -56,7 +59,7 @@ class IncrementalDetokenizer:
         strip_leading_space: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
-        self._matcher = StopMatcher(stop_strings) if stop_strings else None
+        self._stops = StopFinder(stop_strings, stop_regexes) if stop_strings or stop_regexes else None
         self._may_strip_space = strip_leading_space
         self._skip_special_tokens = skip_special_tokens
         self._include_stop = include_stop_str_in_output
@@ -130,18 +133,18 @@ class IncrementalDetokenizer:
 
     def _publish_decided(self, new: str) -> str:
         """Publish what is certain of the held text and the new one."""
-        if self._matcher is None:
+        if self._stops is None:
             return self._publish(new)
         may_stop = len(self._token_ends) >= self._min_tokens
         for idx, char in enumerate(new):
-            stop = self._matcher.feed(char)
+            stop = self._stops.feed(char)
             if stop is not None and may_stop:
-                self.stop_string = stop
+                self.stop_string = stop.reason
                 whole = self._held + new[: idx + 1]
                 self._held = ""
-                return self._publish(whole if self._include_stop else whole.removesuffix(stop))
+                return self._publish(whole if self._include_stop else whole[: len(whole) - stop.num_chars])
         pending = self._held + new
-        num_safe = len(pending) - self._matcher.num_held_chars
+        num_safe = len(pending) - self._stops.num_held_chars
         self._held = pending[num_safe:]
         return self._publish(pending[:num_safe])
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..radix.prefix_cache import PrefixCache
+from ..radix.snapshot import CacheSnapshot, take_snapshot
 from . import beam_group, choice_scoring, prompt_logprobs
 from .batch import Batch, ScheduledSequence
 from .config import EngineConfig
@@ -90,7 +91,11 @@ class Engine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.cache = PrefixCache(
-            runner.num_blocks, runner.block_size, config.eviction_policy, enable_sharing=config.enable_prefix_caching
+            runner.num_blocks,
+            runner.block_size,
+            config.eviction_policy,
+            enable_sharing=config.enable_prefix_caching,
+            keeps_expected=config.keep_open_programs,
         )
         self.scheduler = Scheduler(config, self.cache)
         self.sampler: Sampler = sampler or NumpySampler()
@@ -184,6 +189,10 @@ class Engine:
     def reset_prefix_cache(self) -> int:
         """Forget every block no running sequence holds. Returns the number of blocks freed."""
         return self.cache.reset()
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """What the cache holds between two steps."""
+        return take_snapshot(self.cache)
 
     def close(self) -> None:
         """Wait for the step in flight, if there is one, and end its thread. The engine must not be used any more."""

@@ -178,6 +178,14 @@ class EngineLoop:
         self._post(run)
         return future.result()
 
+    def tell(self, message: Callable[[Engine], None]) -> None:
+        """Run a short function on the engine's thread, after what was submitted before. Returns at once; nothing
+        happens if the loop was shut down."""
+        try:
+            self._post(lambda: message(self._engine))
+        except EngineStoppedError:
+            return
+
     def shutdown(self) -> None:
         """Stop the thread. Requests still running end with EngineStoppedError. Idempotent.
 

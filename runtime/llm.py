@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import secrets
-import sys
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Unpack
@@ -16,6 +15,8 @@ import torch
 from tqdm import tqdm
 
 from ..kernels.dispatch import check_device
+from ..prompt_explanation import PromptExplanation
+from ..radix.snapshot import CacheSnapshot
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
@@ -25,6 +26,8 @@ from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
 from .metrics import EngineMetrics
 from .outputs import OutputChunk, RequestOutput
+from .programs import Programs
+from .progress_bar import ProgressBar, has_terminal
 from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
 from .runner_factory import build_runner, runner_candidates
@@ -78,7 +81,7 @@ class LLM:
             self.config = dataclasses.replace(self.config, overlap_schedule=check_device(device).type != "cpu")
         checkpoint = resolve_model(self.model_name)
         self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
-        with _ProgressBar("Loading weights", show_progress) as progress:
+        with ProgressBar("Loading weights", show_progress) as progress:
             spec = RunnerSpec(
                 checkpoint=checkpoint,
                 config=self.config,
@@ -110,8 +113,8 @@ class LLM:
             prompts: one or many of: text, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of chat messages.
             sampling_params: one for all, or one per prompt; None takes the defaults.
             use_tqdm: draw a progress bar; None does so on a terminal when there are several prompts.
-            request_fields: `priority`, `cache_namespace`, `routing_key`, `retention`, `label` of every request (see
-                Request).
+            request_fields: `priority`, `cache_namespace`, `routing_key`, `retention`, `label` and `program` of every
+                request (see Request).
 
         Raises:
             InvalidRequestError: a prompt is refused; the message names its index, and none is run.
@@ -173,6 +176,20 @@ class LLM:
         assert output.continuations is not None
         return asked.scored(choices, output.continuations)
 
+    def explain_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> PromptExplanation:
+        """What `chat` sends to the model for a conversation, and who wrote which tokens of it. `print` shows a table.
+
+        Raises:
+            ChatTemplateError: the messages do not fit the model's template.
+        """
+        return self.tokenizer.explain_prompt(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
     def submit(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **request_fields: Unpack[RequestFields]
     ) -> RequestHandle:
@@ -196,6 +213,18 @@ class LLM:
         finally:
             handle.abort()
 
+    def tell_programs(self, message: Callable[[Programs], None]) -> None:
+        """Let the engine know what programs are going to do, as `message` tells it; after what was submitted before.
+
+        Returns at once. Nothing happens if the engine keeps no track of programs (see EngineConfig.is_program_aware).
+        """
+        if self.config.is_program_aware:
+            self._loop.tell(lambda engine: message(engine.scheduler.programs))
+
+    def end_program(self, run_id: Hashable) -> None:
+        """No request of this run of a program will come any more: forget it. Returns at once."""
+        self.tell_programs(lambda programs: programs.end(run_id))
+
     def new_request_id(self) -> str:
         """An id that no request has, whatever ids others choose."""
         return f"{self._id_prefix}-{next(self._request_ids)}"
@@ -203,6 +232,11 @@ class LLM:
     def reset_prefix_cache(self) -> int:
         """Forget every cached block that no running request holds. Returns how many blocks were freed."""
         return self._loop.call(lambda engine: engine.reset_prefix_cache())
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """What the prefix cache holds now, as plain data: the runs of tokens, what continues what, and how often each
+        was hit. O(tokens in the cache), between two steps of the engine."""
+        return self._loop.call(lambda engine: engine.cache_snapshot())
 
     def metrics(self) -> EngineMetrics:
         """Counters and phase times so far."""
@@ -272,7 +306,7 @@ class LLM:
         return self._engine.prepare(request)
 
     def _wait_all(self, handles: list[RequestHandle], use_tqdm: bool | None) -> list[RequestOutput]:
-        is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and _has_terminal()
+        is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and has_terminal()
         try:
             return [
                 handle.wait()
@@ -282,33 +316,6 @@ class LLM:
             for handle in handles:
                 handle.abort()
             raise
-
-
-class _ProgressBar:
-    """A tqdm bar that learns its total with the first update."""
-
-    def __init__(self, description: str, is_shown: bool | None) -> None:
-        self._bar = tqdm(
-            desc=description,
-            unit="tensor",
-            leave=False,
-            disable=not (_has_terminal() if is_shown is None else is_shown),
-        )
-
-    def update(self, done: int, total: int) -> None:
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
-
-    def __enter__(self) -> _ProgressBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-
-def _has_terminal() -> bool:
-    """A daemon may have no standard error stream at all."""
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 OPTION_ALIASES = {"scheduling_policy": "schedule_policy"}

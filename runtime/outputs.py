@@ -75,6 +75,10 @@ class RequestMetrics:
     num_preemptions: int = 0
 
     @property
+    def time_to_schedule(self) -> float | None:
+        return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
+
+    @property
     def time_to_first_token(self) -> float | None:
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 

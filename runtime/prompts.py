@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from ..plain_numbers import plain_number
 from .chat_message import ChatTemplateError
 from .errors import InvalidRequestError
 from .tokenizer import Tokenizer
@@ -58,7 +59,7 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, t
             token_ids = prompt["prompt_token_ids"]
             if isinstance(token_ids, str) or not isinstance(token_ids, Sequence):
                 raise InvalidRequestError(f"prompt_token_ids must be a list of integers, not {token_ids!r}")
-            return text, tuple(token_ids)
+            return text, tuple(map(plain_number, token_ids))  # type: ignore[arg-type]  # checked at submit
         if isinstance(text, str):
             return text, _encode_text(text, tokenizer)
     raise InvalidRequestError(

@@ -10,6 +10,8 @@ from typing import TypedDict
 from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
 from .grammar.interface import Grammar
+from .request_program import RequestProgram
+from .stop_regex import StopRegex
 
 
 class RequestFields(TypedDict, total=False):
@@ -23,6 +25,7 @@ class RequestFields(TypedDict, total=False):
     retention: Sequence[RetentionRange]
     num_healable_tokens: int
     label: str | None
+    program: RequestProgram | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,10 @@ class Request:
         num_healable_tokens: this many tokens at the end of the prompt spell literal text that a constrained generation
             may begin again, so that one of its tokens can span the boundary. 0 keeps the prompt as it is.
         label: what it is called where people look, such as the variable of a program that it is for; see `LLM.trace`.
+        program: which run of which program it comes from, for the `program` policy and for keeping what programs will
+            use again; None for a request that stands alone. Tell the engine when the run is over: LLM.end_program.
         grammar: the compiled constraint of sampling_params; set where the request is submitted.
+        stop_regexes: the compiled ones of sampling_params; set where the request is submitted.
         healed_text, num_healed_tokens: what was taken off the end of the prompt and is part of the grammar instead.
     """
 
@@ -66,7 +72,9 @@ class Request:
     continuations: tuple[tuple[int, ...], ...] = ()
     num_healable_tokens: int = 0
     label: str | None = field(default=None, compare=False)
+    program: RequestProgram | None = field(default=None, compare=False)
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
+    stop_regexes: tuple[StopRegex, ...] = field(default=(), compare=False, repr=False)
     healed_text: str = ""
     num_healed_tokens: int = 0
 

@@ -9,6 +9,7 @@ from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
 from .errors import InvalidRequestError
 from .request import Request
+from .request_program import RequestProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ def _check_fields(request: Request) -> None:
         raise InvalidRequestError(f"routing_key={request.routing_key!r} must be a string or None")
     if request.label is not None and not isinstance(request.label, str):
         raise InvalidRequestError(f"label={request.label!r} must be a string or None")
+    _check_program(request.program)
     if not isinstance(request.retention, tuple) or any(
         not isinstance(part, RetentionRange) for part in request.retention
     ):
@@ -179,3 +181,16 @@ def _check_fields(request: Request) -> None:
         hash(request.cache_namespace)
     except TypeError as error:
         raise InvalidRequestError(f"cache_namespace={request.cache_namespace!r} must be hashable: {error}") from error
+
+
+def _check_program(program: object) -> None:
+    if program is None:
+        return
+    if not isinstance(program, RequestProgram) or not isinstance(program.name, str):
+        raise InvalidRequestError(f"program={program!r} must be a RequestProgram, whose name is a string, or None")
+    if not isinstance(program.branch, tuple) or any(type(idx) is not int or idx < 0 for idx in program.branch):
+        raise InvalidRequestError(f"program.branch={program.branch!r} must be a tuple of branch indices from 0 on")
+    try:
+        hash(program.run_id)
+    except TypeError as error:
+        raise InvalidRequestError(f"program.run_id={program.run_id!r} must be hashable: {error}") from error

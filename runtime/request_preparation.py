@@ -4,6 +4,7 @@ constraint is compiled, and the boundary between its prompt and a constrained te
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from .grammar.compiler import GrammarCompiler
 from .grammar.errors import GrammarError
@@ -11,6 +12,9 @@ from .grammar.healing import healed_prefix
 from .grammar.interface import Grammar
 from .request import Request
 from .request_check import RequestLimits, check_request
+from .stop_regex import compile_stop_regex
+
+_MAX_KEPT_STOP_REGEXES = 64
 
 
 class RequestPreparer:
@@ -23,6 +27,7 @@ class RequestPreparer:
     def __init__(self, limits: RequestLimits, grammars: GrammarCompiler) -> None:
         self._limits = limits
         self._grammars = grammars
+        self._stop_regex = lru_cache(_MAX_KEPT_STOP_REGEXES)(compile_stop_regex)
 
     def prepare(self, request: Request) -> Request:
         """The request as the engine takes it. Does nothing to one that was prepared before.
@@ -30,9 +35,13 @@ class RequestPreparer:
         Cost: O(prompt); compiling a grammar that was not met before takes milliseconds, at most a second.
 
         Raises:
-            InvalidRequestError: malformed, or it can never be served. A GrammarError if its constraint is why.
+            InvalidRequestError: malformed, or it can never be served. A GrammarError if its constraint or its
+                stop_regex is why.
         """
         check_request(request, self._limits)
+        stop_regexes = request.sampling_params.stop_regexes
+        if stop_regexes and not request.stop_regexes:
+            request = replace(request, stop_regexes=tuple(map(self._stop_regex, stop_regexes)))
         spec = request.sampling_params.grammar_spec
         if spec is None or request.grammar is not None:
             return request

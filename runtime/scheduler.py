@@ -20,6 +20,7 @@ import logging
 import random
 from collections.abc import Iterable
 
+from ..radix.expectations import Expectation
 from ..radix.prefix_cache import BlockCopy, PrefixCache, PrefixMatch
 from ..radix.watches import PrefixWatch
 from .admission import AdmissionControl
@@ -28,6 +29,7 @@ from .config import EngineConfig
 from .policies.base import SchedulePolicy
 from .policies.registry import make_policy
 from .prefix_waits import PrefixWaits
+from .programs import Programs
 from .prompt_logprobs import cacheable_prefix_len
 from .sequence import Sequence, SequenceStatus
 from .step_plan import StepPlan, plan_part
@@ -42,6 +44,7 @@ class Scheduler:
     Attributes:
         waiting: sequences without blocks.
         running: sequences with blocks, in order of admission; a fork stands right behind its parent.
+        programs: what is known of the programs that the sequences belong to.
         num_preemptions: over the scheduler's life.
     """
 
@@ -53,6 +56,12 @@ class Scheduler:
         self.admission = AdmissionControl(cache.block_size, config.reserve, config.schedule_conservativeness)
         self.waiting = WaitingQueue(cache)
         self.running: list[Sequence] = []
+        self.programs = Programs(
+            cache,
+            is_tracking=config.is_program_aware,
+            keeps_prefixes=config.keeps_program_prefixes,
+            keeps_open=config.keep_open_programs,
+        )
         self.num_preemptions = 0
         self._plan_step = {
             "continuous": self._plan_continuous,
@@ -69,6 +78,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that never ran. O(tokens)."""
+        self.programs.on_arrival(sequence)
         self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -76,9 +86,11 @@ class Scheduler:
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
             # What the partial blocks of a thousand branches hold is not worth a block each; one has the prompt's end.
-            self._release(sequence, keeps_tail=sequence.branch is None or sequence.sample_idx == 0)
+            keeps_tail = sequence.branch is None or sequence.sample_idx == 0
+            self._release(sequence, self.programs.on_end(sequence), keeps_tail=keeps_tail)
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
+            self.programs.on_withdrawal(sequence)
         sequence.status = SequenceStatus.FINISHED
 
     def fork(self, parent: Sequence, child: Sequence) -> bool:
@@ -90,6 +102,7 @@ class Scheduler:
             False if there was no block or no place for it, or the parent does not run: then the child waits, ahead of
             all who never ran.
         """
+        child.program_branch = parent.program_branch
         opened = None
         if parent.block_table is not None and len(self.running) < self._max_num_running:
             opened = self.cache.fork(parent.block_table, child.token_ids)
@@ -118,6 +131,7 @@ class Scheduler:
                 child, num_shared_blocks, 0, self.cache.num_available_blocks
             )
             if not has_room:
+                child.program_branch = parent.program_branch
                 self.waiting.add_returning(child)
             elif self.fork(parent, child):
                 self.admission.on_admission(child)
@@ -308,6 +322,7 @@ class Scheduler:
             sequence.num_cached_tokens = min(match.num_tokens, sequence.num_prompt_tokens)
         self.waiting.remove(sequence)
         self.running.append(sequence)
+        self.programs.on_admission(sequence)
         self.admission.on_admission(sequence)
         step.take(part)
         step.batch.admitted.append(sequence)
@@ -328,7 +343,7 @@ class Scheduler:
         for sequence in victims:
             sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.num_computed_tokens)
             self.running.remove(sequence)
-            self._release(sequence)
+            self._release(sequence, self.programs.on_preemption(sequence))
             sequence.status = SequenceStatus.WAITING
             sequence.num_preemptions += 1
             self.num_preemptions += 1
@@ -343,8 +358,8 @@ class Scheduler:
                 self.num_preemptions,
             )
 
-    def _release(self, sequence: Sequence, *, keeps_tail: bool = True) -> None:
+    def _release(self, sequence: Sequence, expectation: Expectation | None, *, keeps_tail: bool = True) -> None:
         assert sequence.block_table is not None
-        self.cache.release(sequence.block_table, keeps_tail=keeps_tail)
+        self.cache.release(sequence.block_table, keeps_tail=keeps_tail, expectation=expectation)
         sequence.block_table = None
         self._fork_copies.pop(sequence, None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from ..radix.block_table import BlockTable
+from ..radix.expectations import Expectation
 from .choice_trie import Branch
 from .detokenizer import IncrementalDetokenizer
 from .grammar.constrained_text import ConstrainedText
 from .outputs import FinishReason, TokenLogprobs
+from .program_record import ProgramBranch
 from .request import Request
 from .sampler import SamplingRow
 
@@ -44,6 +46,8 @@ class Sequence:
         branch: of a scoring request, the part of its trie that is computed now; None for a usual one.
         num_known_rows: rows of logits of the branch that were had already.
         beam_candidates: its likeliest next tokens with their logprobs, while it waits for its siblings to have theirs.
+        program_branch: which branch of which program it belongs to, as far as the engine keeps track of programs.
+        expectation: that it comes back to what it left in the cache, while it is preempted.
     """
 
     __slots__ = (
@@ -55,6 +59,7 @@ class Sequence:
         "cumulative_logprob",
         "detokenizer",
         "error",
+        "expectation",
         "finish_reason",
         "has_stop_token",
         "is_beam",
@@ -67,6 +72,7 @@ class Sequence:
         "num_lost_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "program_branch",
         "prompt_logprobs",
         "request",
         "sample_idx",
@@ -104,6 +110,8 @@ class Sequence:
         self.is_beam = request.sampling_params.use_beam_search
         self.beam_candidates: list[tuple[int, float]] | None = None
         self.branch: Branch | None = None
+        self.program_branch: ProgramBranch | None = None
+        self.expectation: Expectation | None = None
         self.num_known_rows = 0
         self.block_table: BlockTable | None = None
         self.status = SequenceStatus.WAITING

@@ -73,6 +73,7 @@ class SequenceFactory:
         return IncrementalDetokenizer(
             self._tokenizer,
             params.stop_strings,
+            request.stop_regexes,
             skip_special_tokens=params.skip_special_tokens,
             include_stop_str_in_output=params.include_stop_str_in_output,
             min_tokens=params.min_tokens + request.num_healed_tokens,

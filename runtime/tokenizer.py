@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import tokenizers
 
+from ..prompt_explanation import TEMPLATE, PromptExplanation, explain_tokens
 from .chat_template import ChatTemplate, TextSegment
 from .gguf_tokenizer import build_gguf_tokenizer, can_build, gguf_meta
 from .models.errors import ModelLoadError
@@ -158,7 +159,7 @@ class Tokenizer:
 
         The text is encoded jointly, as if it were one string, except that special tokens spelled in a content, or
         across its edge, stay ordinary text. With is_text_start there is exactly one BOS in front if the model wants
-        it; without, the segments continue a text and none is added.
+        it, whether the template writes one or not; without, the segments continue a text and none is added.
         """
         text = "".join(segment.text for segment in segments)
         _check_text(text)
@@ -168,7 +169,26 @@ class Tokenizer:
             ids = self.encode(text, parse_special=True, is_text_start=is_text_start)
         else:
             ids = self._encode_around(text, meant, is_text_start)
-        return self._with_bos(ids) if is_text_start else ids
+        return self._with_one_bos(ids) if is_text_start else ids
+
+    def explain_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> PromptExplanation:
+        """What a conversation becomes for this model, and who wrote which tokens of it; `print` shows a table.
+
+        Raises:
+            ChatTemplateError: as `ChatTemplate.segments`.
+        """
+        segments = self.chat_template.segments(messages, add_generation_prompt, tools)
+        return explain_tokens(
+            [(segment.origin or TEMPLATE, segment.text) for segment in segments],
+            self.encode_segments(segments),
+            lambda ids: self.decode(ids, skip_special_tokens=False),
+        )
 
     def _meant_special(self, text: str, segments: Sequence[TextSegment]) -> list[tuple[int, int]]:
         """Start and end of every special token that lies wholly in text of the template."""
@@ -203,6 +223,11 @@ class Tokenizer:
         if not self.adds_bos or self.bos_token_id is None or ids[:1] == [self.bos_token_id]:
             return ids
         return [self.bos_token_id, *ids]
+
+    def _with_one_bos(self, ids: list[int]) -> list[int]:
+        """A template that writes BOS twice, or in front of one that a system prompt brings, means one."""
+        num_bos = next((idx for idx, token_id in enumerate(ids) if token_id != self.bos_token_id), len(ids))
+        return self._with_bos(ids[max(0, num_bos - 1) :])
 
     def _mentions_special(self, text: str) -> bool:
         return not self._can_search_special or self._special_pattern.search(text) is not None

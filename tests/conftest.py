@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
+from hypothesis import settings
 
 from ramet.kernels.cpu.compiler import find_compiler
 from ramet.kernels.cpu.errors import CompilerNotFoundError
@@ -16,6 +17,8 @@ from ramet.kernels.cpu.library import declare
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Triton reads it when a kernel is decorated, so it must be set before any of them is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
@@ -12,18 +13,31 @@ from ...runtime.chat_template import TextSegment as RuntimeSegment
 from ...runtime.config import default_model
 from ...runtime.engine_loop import RequestHandle
 from ...runtime.llm import LLM
-from ...runtime.outputs import CompletionOutput, OutputChunk, RequestOutput
+from ...runtime.outputs import CompletionOutput, OutputChunk, RequestOutput, TokenLogprobs
+from ...runtime.programs import Programs
 from ...runtime.request import Request
+from ...runtime.request_program import RequestProgram
 from ...sampling_params import SamplingParams
-from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
+from ..backend import (
+    CallExpected,
+    GenerateCall,
+    Message,
+    ProgramEnded,
+    ProgramForked,
+    ProgramHint,
+    ProgramJoined,
+    ProgramRef,
+    ScoreCall,
+    ScoreResult,
+    Scoring,
+    TextSegment,
+)
 from ..generation import GenerateResult, Generation, Sample, TokenLogprob
 from ..handle import Handle
+from ..trace.cache_tree import CacheNode, CacheTree
+from .errors import BackendClosedError
 
 __all__ = ["LLM", "BackendClosedError", "LocalBackend", "default_model"]
-
-
-class BackendClosedError(RuntimeError):
-    """The backend was closed and takes no more calls."""
 
 
 class LocalBackend:
@@ -85,6 +99,8 @@ class LocalBackend:
             shared_prefix_len=call.shared_prefix_len,
             num_healable_tokens=call.num_healable_tokens,
             label=call.name,
+            prompt_logprobs_start=call.prompt_logprobs_start,
+            program=_request_program(call.program),
         )
         (handle,) = self._submit([request])
         generation = LocalGeneration(handle)
@@ -99,6 +115,7 @@ class LocalBackend:
             shared_prefix_len=call.shared_prefix_len,
             continuations=call.continuations,
             label=call.name,
+            program=_request_program(call.program),
         )
         (handle,) = self._submit([request])
         scoring: Scoring = Handle(on_cancel=handle.abort)
@@ -106,7 +123,8 @@ class LocalBackend:
         return scoring
 
     def hint(self, hint: ProgramHint) -> None:
-        """Makes nothing of it yet."""
+        """Passes it on to the engine, if that keeps track of programs (see EngineConfig.is_program_aware)."""
+        self.llm.tell_programs(partial(_tell, hint))
 
     def flush_cache(self) -> None:
         self.llm.reset_prefix_cache()
@@ -117,7 +135,26 @@ class LocalBackend:
             "model": self.llm.model_name,
             "kernels": self.llm.kernels_name,
             "max_model_len": self.llm.max_model_len,
+            "max_context_len": self.llm.max_context_len,
         }
+
+    def cache_tree(self) -> CacheTree:
+        """What the engine's prefix cache holds now, with texts."""
+        snapshot = self.llm.cache_snapshot()
+        nodes = (
+            CacheNode(
+                parent_idx=run.parent_idx,
+                start=run.start,
+                token_ids=run.token_ids,
+                text=self.decode(run.token_ids),
+                num_hits=run.num_hits,
+                last_used=run.last_access,
+                is_locked=run.num_running > 0,
+            )
+            for run in snapshot.runs
+        )
+        block_size = snapshot.block_size
+        return CacheTree(snapshot.num_blocks * block_size, snapshot.num_free_blocks * block_size, tuple(nodes))
 
     # Life
 
@@ -218,6 +255,22 @@ class LocalGeneration(Generation):
             self.push(chunk.text)
 
 
+def _request_program(program: ProgramRef | None) -> RequestProgram | None:
+    return None if program is None else RequestProgram(program.run_id, program.program_name, program.branch)
+
+
+def _tell(hint: ProgramHint, programs: Programs) -> None:
+    match hint:
+        case ProgramForked(run_id, branch, first_idx, num_branches):
+            programs.fork(run_id, branch, first_idx, num_branches)
+        case ProgramJoined(run_id, branch, joined, num_calls_before):
+            programs.join(run_id, branch, joined, num_calls_before)
+        case CallExpected(run_id, branch, num_calls_before):
+            programs.expect(run_id, branch, num_calls_before)
+        case ProgramEnded(run_id):
+            programs.end(run_id)
+
+
 def _settle_scoring(scoring: Scoring, output: RequestOutput) -> None:
     """The engine has ended the request."""
     if output.error is not None:
@@ -229,6 +282,7 @@ def _settle_scoring(scoring: Scoring, output: RequestOutput) -> None:
         end_logprobs=tuple(each.end_logprob for each in output.continuations),
         num_prompt_tokens=len(output.prompt_token_ids),
         num_cached_tokens=output.num_cached_tokens,
+        queued_s=output.metrics.time_to_schedule,
     )
     scoring.finish(result)
 
@@ -240,6 +294,17 @@ def _generate_result(output: RequestOutput) -> GenerateResult:
         num_cached_tokens=output.num_cached_tokens,
         first_token_s=output.metrics.time_to_first_token,
         num_healed_tokens=output.num_healed_tokens,
+        prompt_logprobs=_prompt_logprobs(output),
+        queued_s=output.metrics.time_to_schedule,
+    )
+
+
+def _prompt_logprobs(output: RequestOutput) -> tuple[TokenLogprob | None, ...] | None:
+    if output.prompt_logprobs is None:
+        return None
+    return tuple(
+        None if entry is None else _token_logprob(token_id, entry)
+        for token_id, entry in zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
     )
 
 
@@ -262,10 +327,16 @@ def _token_logprobs(completion: CompletionOutput) -> tuple[TokenLogprob, ...] | 
     if completion.logprobs is None:
         return None
     return tuple(
-        TokenLogprob(token_id, entry[token_id].logprob, tuple((other, item.logprob) for other, item in entry.items()))
+        _token_logprob(token_id, entry)
         for token_id, entry in zip(completion.token_ids, completion.logprobs, strict=True)
     )
 
 
+def _token_logprob(token_id: int, entry: TokenLogprobs) -> TokenLogprob:
+    return TokenLogprob(
+        token_id, entry[token_id].logprob, tuple((other, item.logprob) for other, item in entry.items())
+    )
+
+
 def _segments(pieces: Sequence[RuntimeSegment]) -> tuple[TextSegment, ...]:
-    return tuple(TextSegment(piece.text, piece.is_template) for piece in pieces)
+    return tuple(TextSegment(piece.text, piece.is_template, piece.origin) for piece in pieces)

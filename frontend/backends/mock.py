@@ -18,7 +18,7 @@ from ..generation import GenerateResult, Generation
 from ..handle import Handle
 from .mock_chat import CHAT_TOKENS, chat_text, role_begin, role_end
 from .mock_constraint import check_reply, default_reply
-from .mock_reply import samples_of, tokenise
+from .mock_reply import prompt_logprobs_of, samples_of, tokenise
 from .mock_tokenizer import MockTokenizer
 
 Reply = str | BaseException
@@ -120,13 +120,13 @@ class MockBackend:
 
     def generate(self, call: GenerateCall) -> Generation:
         generation = Generation(on_cancel=lambda: self._cancel(request, generation))
-        request = self._receive(call, lambda: self._answer_generate(call, request, generation), generation.push)
+        request = self._receive(call, lambda it: self._answer_generate(call, it, generation), generation.push)
         self._dispatch(request)
         return generation
 
     def score(self, call: ScoreCall) -> Scoring:
         scoring: Scoring = Handle(on_cancel=lambda: self._cancel(request, scoring))
-        request = self._receive(call, lambda: self._answer_score(call, request, scoring), lambda text: None)
+        request = self._receive(call, lambda it: self._answer_score(call, it, scoring), lambda text: None)
         self._dispatch(request)
         return scoring
 
@@ -174,15 +174,17 @@ class MockBackend:
     # Inside
 
     def _receive(
-        self, call: GenerateCall | ScoreCall, answer: Callable[[], None], push: Callable[[str], None]
+        self, call: GenerateCall | ScoreCall, answer: Callable[[MockRequest], None], push: Callable[[str], None]
     ) -> MockRequest:
+        """Note a call. Another thread may answer it before this one goes on."""
         with self._changed:
             if self._is_closed:
                 raise MockCancelledError("the mock backend is closed")
             num_cached_tokens = self._num_seen(call.prompt_token_ids)
             if isinstance(call, ScoreCall) or not call.num_healable_tokens:
                 self._remember(call.prompt_token_ids)
-            request = MockRequest(call, self.decode(call.prompt_token_ids), num_cached_tokens, answer, push)
+            prompt = self.decode(call.prompt_token_ids)
+            request = MockRequest(call, prompt, num_cached_tokens, lambda: answer(request), push)
             self.requests.append(request)
             self._waiting.append(request)
             self._changed.notify_all()
@@ -238,7 +240,13 @@ class MockBackend:
             self._remember((*prompt, *samples[0].kept_token_ids))
         num_cached_tokens = min(request.num_cached_tokens, len(prompt) - 1)
         generation.finish(
-            GenerateResult(samples, len(prompt), num_cached_tokens, num_healed_tokens=reply.num_healed_tokens)
+            GenerateResult(
+                samples,
+                len(prompt),
+                num_cached_tokens,
+                num_healed_tokens=reply.num_healed_tokens,
+                prompt_logprobs=prompt_logprobs_of(call, prompt),
+            )
         )
 
     def _reply(self, call: GenerateCall, prompt: str) -> str:

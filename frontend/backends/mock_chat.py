@@ -26,11 +26,23 @@ def chat_text(
     segments: list[TextSegment] = []
     if tools:
         segments += [*role_begin("tools"), TextSegment(json.dumps(list(tools))), *role_end()]
-    for message in messages:
+    for idx, message in enumerate(messages):
         segments += role_begin(str(message["role"]))
-        segments += [TextSegment(text) for text in (message.get("content"),) if text]
-        segments += [TextSegment(json.dumps(call)) for call in message.get("tool_calls") or ()]
+        where = f"messages[{idx}].content ({message['role']})"
+        segments += [TextSegment(text, origin=where) for text in (message.get("content"),) if text]
+        segments += [TextSegment(_call_text(call)) for call in message.get("tool_calls") or ()]
         segments += role_end()
     if add_generation_prompt:
         segments += role_begin("assistant")
     return tuple(segments)
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    function = call["function"]
+    arguments = function["arguments"]
+    return json.dumps(
+        {
+            "name": function["name"],
+            "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments,
+        }
+    )

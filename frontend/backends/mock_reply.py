@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,31 @@ def tokenise(tokenizer: MockTokenizer, call: GenerateCall, texts: Sequence[str])
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop string, or what a stop regex matches, in a text; `reason` is the string or the pattern."""
+
+    start: int
+    end: int
+    reason: str
+
+
+def _first_stop(params: SamplingParams, text: str) -> Stop | None:
+    """The stop that is complete first, the longest of several."""
+    stops = [Stop(text.index(stop), text.index(stop) + len(stop), stop) for stop in params.stop_strings if stop in text]
+    stops += [stop for pattern in params.stop_regexes if (stop := _first_match(pattern, text)) is not None]
+    return min(stops, key=lambda stop: (stop.end, stop.start), default=None)
+
+
+def _first_match(pattern: str, text: str) -> Stop | None:
+    compiled = re.compile(pattern)
+    for end in range(1, len(text) + 1):
+        for start in range(end):
+            if compiled.fullmatch(text, start, end):
+                return Stop(start, end, pattern)
+    return None
+
+
 def samples_of(tokenizer: MockTokenizer, params: SamplingParams, reply: Reply) -> tuple[Sample, ...]:
     """The replies, cut where a model's output would have been.
 
@@ -54,18 +80,24 @@ def samples_of(tokenizer: MockTokenizer, params: SamplingParams, reply: Reply) -
     return tuple(_cut(tokenizer, params, token_ids, reply) for token_ids in reply.token_ids)
 
 
+def prompt_logprobs_of(call: GenerateCall, prompt: Sequence[int]) -> tuple[TokenLogprob | None, ...] | None:
+    """-1 for every token that was asked for."""
+    if call.sampling_params.prompt_logprobs is None:
+        return None
+    first = max(1, call.prompt_logprobs_start)
+    return tuple(None if idx < first else TokenLogprob(token_id, -1.0) for idx, token_id in enumerate(prompt))
+
+
 def _cut(tokenizer: MockTokenizer, params: SamplingParams, token_ids: Sequence[int], reply: Reply) -> Sample:
     finish_reason = "stop"
     if params.max_tokens is not None and len(token_ids) > params.max_tokens + reply.num_healed_tokens:
         token_ids, finish_reason = token_ids[: params.max_tokens + reply.num_healed_tokens], "length"
     num_healed_chars = len(reply.healed_text)
     text = tokenizer.decode(token_ids)[num_healed_chars:]
-    hits = [(text.index(stop), stop) for stop in params.stop_strings if stop in text]
-    stop_reason: str | None = None
-    if hits:
-        end, stop_reason = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
-        token_ids = _ids_covering(tokenizer, token_ids, num_healed_chars + end + len(stop_reason))
-        text, finish_reason = text[:end], "stop"
+    stop = _first_stop(params, text)
+    if stop is not None:
+        token_ids, finish_reason = _ids_covering(tokenizer, token_ids, num_healed_chars + stop.end), "stop"
+        text = text[: stop.start]
     kept = _ids_inside(tokenizer, token_ids, num_healed_chars + len(text))
     spec = params.grammar_spec
     complete = None if spec is None else satisfies(spec, text) and (spec.kind != "ebnf" or finish_reason == "stop")
@@ -80,7 +112,7 @@ def _cut(tokenizer: MockTokenizer, params: SamplingParams, token_ids: Sequence[i
         kept_token_ids=tuple(kept),
         leftover_text=text[max(0, len(tokenizer.decode(kept)) - num_healed_chars) :],
         finish_reason=finish_reason,
-        stop_reason=stop_reason,
+        stop_reason=None if stop is None else stop.reason,
         logprobs=None if params.logprobs is None else tuple(TokenLogprob(token_id, -1.0) for token_id in token_ids),
         complete=complete,
     )

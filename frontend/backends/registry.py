@@ -22,8 +22,29 @@ def _mock() -> Callable[..., Backend]:
     return MockBackend
 
 
+def _openai() -> Callable[..., Backend]:
+    from .openai_api import OpenAI
+
+    return OpenAI
+
+
+def _anthropic() -> Callable[..., Backend]:
+    from .anthropic_api import Anthropic
+
+    return Anthropic
+
+
+def _endpoint() -> Callable[..., Backend]:
+    from .runtime_endpoint import RuntimeEndpoint
+
+    return RuntimeEndpoint
+
+
 BACKENDS: Mapping[str, Callable[[], Callable[..., Backend]]] = {
     "local": _local,
     "mock": _mock,
+    "endpoint": _endpoint,
+    "openai": _openai,
+    "anthropic": _anthropic,
 }
 """Name (as `info()["backend"]` says it) to what imports the backend's class."""

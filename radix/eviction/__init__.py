@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from ..errors import CacheUsageError
 from .fifo import FIFOPolicy
+from .keep_expected import KeepExpected
 from .lfu import LFUPolicy
 from .lru import LRUPolicy
-from .policy import EvictionPolicy, Usage, eviction_key
+from .policy import NEVER, UNKNOWN, EvictionPolicy, Usage, eviction_key
 from .priority import PriorityPolicy
 from .queue import EvictionQueue
 from .slru import SLRUPolicy
+from .steps import StepsToExecutionPolicy
 
-__all__ = ["EVICTION_POLICIES", "EvictionPolicy", "EvictionQueue", "Usage", "eviction_key", "make_eviction_policy"]
+__all__ = [
+    "EVICTION_POLICIES",
+    "NEVER",
+    "UNKNOWN",
+    "EvictionPolicy",
+    "EvictionQueue",
+    "Usage",
+    "eviction_key",
+    "make_eviction_policy",
+]
 
 EVICTION_POLICIES: dict[str, type[EvictionPolicy]] = {
-    policy.name: policy for policy in (LRUPolicy, LFUPolicy, SLRUPolicy, FIFOPolicy, PriorityPolicy)
+    policy.name: policy
+    for policy in (LRUPolicy, LFUPolicy, SLRUPolicy, FIFOPolicy, PriorityPolicy, StepsToExecutionPolicy)
 }
 
 
-def make_eviction_policy(name: str) -> EvictionPolicy:
+def make_eviction_policy(name: str, *, keeps_expected: bool = False) -> EvictionPolicy:
     """The policy called `name`.
+
+    Args:
+        keeps_expected: let all that nobody expects to be used again go before what somebody does.
 
     Raises:
         CacheUsageError: there is no such policy; the message lists the known ones.
@@ -28,4 +43,4 @@ def make_eviction_policy(name: str) -> EvictionPolicy:
     if policy is None:
         known = ", ".join(EVICTION_POLICIES)
         raise CacheUsageError(f"eviction_policy={name!r} is not known: choose one of {known}")
-    return policy()
+    return KeepExpected(policy()) if keeps_expected else policy()

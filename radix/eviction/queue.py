@@ -7,9 +7,11 @@ used (its key grows), locked, extended or dropped, and the heap is not told. Ins
     its key has grown since               ->  sift it down under its present key, look again
     neither                               ->  it is the victim
 
-This is right because keys never decrease: a stored key is at most the true one, so no victim hides behind a larger
-entry. A touch costs nothing; push and pop cost O(log n), amortised over the accesses since. A push of what is queued
-already, which is how an access ends, looks at the smallest entry once: so hardly any work piles up for one pop.
+This is right because a stored key is at most the true one, so no victim hides behind a larger entry. Keys only grow,
+but for one case: a piece that was expected to be used soon is not any more. The queue is told of that and pushes a new
+entry; the old one is known by its number, and forgotten like that of a piece that went. A touch costs nothing; push
+and pop cost O(log n), amortised over the accesses since. A push of what is queued already, which is how an access
+ends, looks at the smallest entry once: so hardly any work piles up for one pop.
 """
 
 from __future__ import annotations
@@ -52,11 +54,18 @@ class EvictionQueue(Generic[PieceT]):
         return len(self._heap)
 
     def push(self, piece: PieceT) -> None:
-        """Make `piece` a candidate, unless it is queued already. Mutates `piece.usage.is_queued`."""
+        """Make `piece` a candidate, unless it is queued already. Mutates `piece.usage.queue_number`."""
         if piece.usage.is_queued:
             self._correct_smallest()
             return
-        piece.usage.is_queued = True
+        self._enter(piece)
+
+    def lower(self, piece: PieceT) -> None:
+        """The key of `piece` may have decreased: a new entry replaces the one it has, if it has one."""
+        if piece.usage.is_queued:
+            self._enter(piece)
+
+    def _enter(self, piece: PieceT) -> None:
         heapq.heappush(self._heap, self._entry(piece))
         if len(self._heap) > self._sweep_len:
             self._sweep()
@@ -67,21 +76,24 @@ class EvictionQueue(Generic[PieceT]):
         while heap:
             if not self._correct_smallest():
                 piece = heapq.heappop(heap)[2]
-                piece.usage.is_queued = False
+                piece.usage.queue_number = 0
                 return piece
         return None
 
     def entries(self) -> Iterator[tuple[tuple[int, ...], PieceT]]:
-        """Stored keys and pieces, in no order; entries of dropped pieces may be among them. For checks."""
-        return ((key, piece) for key, _, piece in self._heap)
+        """Stored keys and pieces, in no order; of replaced ones none, of dropped ones some. For checks."""
+        return ((key, piece) for key, number, piece in self._heap if number == piece.usage.queue_number)
 
     def _correct_smallest(self) -> bool:
         """Forget the smallest entry, or sift it down, if it is not right any more; returns whether that was so."""
         heap = self._heap
-        key, _, piece = heap[0]
+        key, number, piece = heap[0]
+        if number != piece.usage.queue_number:
+            heapq.heappop(heap)
+            return True
         if not piece.is_evictable:
             heapq.heappop(heap)
-            piece.usage.is_queued = False
+            piece.usage.queue_number = 0
             return True
         if key != eviction_key(self.policy, piece.usage):
             heapq.heapreplace(heap, self._entry(piece))
@@ -89,15 +101,20 @@ class EvictionQueue(Generic[PieceT]):
         return False
 
     def _entry(self, piece: PieceT) -> tuple[tuple[int, ...], int, PieceT]:
+        """A new entry for `piece`, which is its only one from now on."""
         self._num_pushed += 1
+        piece.usage.queue_number = self._num_pushed
         return (eviction_key(self.policy, piece.usage), self._num_pushed, piece)
 
     def _sweep(self) -> None:
         kept = []
         for entry in self._heap:
-            if entry[2].is_evictable:
+            _, number, piece = entry
+            if number != piece.usage.queue_number:
+                continue
+            if piece.is_evictable:
                 kept.append(entry)
             else:
-                entry[2].usage.is_queued = False
+                piece.usage.queue_number = 0
         heapq.heapify(kept)
         self._heap = kept

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..sampling_params import SamplingParams
 from .engine_options import add_engine_arguments, open_backend, positive_int
 from .errors import is_deliberate, one_line
 from .soft_wrap import SoftWrapWriter
 from .terminal import Terminal
 
 if TYPE_CHECKING:
-    from ..frontend.generation import GenerateResult, Generation
-    from .conversation import Conversation
+    from ..frontend.calls import CallMeta
+    from ..frontend.chat.reply import PendingReply
+    from ..frontend.conversation import Conversation
 
 HELP = """\
 /help          this list
@@ -42,24 +42,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    params = SamplingParams(
-        temperature=args.temperature,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        max_tokens=args.max_tokens,
-        seed=args.seed,
-    )
     terminal = Terminal()
     with open_backend(args) as backend:
-        from .conversation import Conversation
+        from ..frontend.conversation import Conversation
 
         llm = backend.llm
-        conversation = Conversation(backend, llm.max_context_len, args.system)
+        conversation = Conversation(
+            args.system,
+            backend=backend,
+            on_overflow="drop_oldest",
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            min_p=args.min_p,
+            repetition_penalty=args.repetition_penalty,
+            max_tokens=args.max_tokens,
+            seed=args.seed,
+        )
         greeting = f"{llm.model_name}, context {llm.max_context_len:,} tokens. /help lists the commands."
         terminal.line(terminal.dim(terminal.wrapped(greeting)))
-        ChatSession(conversation, params, terminal, line_reader(terminal)).run()
+        ChatSession(conversation, terminal, line_reader(terminal)).run()
     return 0
 
 
@@ -77,7 +79,6 @@ class ChatSession:
     """The loop of a chat: read a line, obey it or answer it."""
 
     conversation: Conversation
-    params: SamplingParams
     terminal: Terminal
     read_line: Callable[[], str]
 
@@ -103,13 +104,14 @@ class ChatSession:
         if name == "/quit":
             return False
         if name == "/reset":
-            self.conversation.reset(self.conversation.system_prompt)
+            self.conversation.clear()
             self._note("forgotten")
         elif name == "/system" and rest.strip():
-            self.conversation.reset(rest.strip())
+            self.conversation.clear()
+            self.conversation.system = rest.strip()
             self._note("a new conversation with this system message")
         elif name == "/system":
-            self._note(self.conversation.system_prompt or "none given; the model's template may bring its own")
+            self._note(self.conversation.system or "none given; the model's template may bring its own")
         elif name == "/help":
             self._note(HELP)
         else:
@@ -120,7 +122,7 @@ class ChatSession:
         num_dropped_before = self.conversation.num_dropped
         start = time.monotonic()
         try:
-            generation = self.conversation.ask(text, self.params)
+            pending = self.conversation.send(text)
         except Exception as error:
             if not is_deliberate(error):
                 raise
@@ -129,35 +131,29 @@ class ChatSession:
         num_dropped = self.conversation.num_dropped - num_dropped_before
         if num_dropped:
             self._note(f"context full: the {num_dropped} oldest messages were dropped")
-        shown: list[str] = []
         try:
-            first_text_at = self._follow(generation, shown)
-            result = generation.result()
+            first_text_at = self._follow(pending)
+            meta = pending.result().meta
         except KeyboardInterrupt:
-            generation.cancel()
-            self.conversation.accept_partial("".join(shown))
+            pending.stop()
             self._note("\nstopped")
         except Exception as error:
-            if not is_deliberate(error):
-                raise
-            self.conversation.accept_partial("".join(shown))
-            self._note(f"\nthe reply failed: {one_line(error)}")
+            fault = error.__cause__ or error
+            if not is_deliberate(fault):
+                raise fault from None
+            self._note(f"\n{one_line(error)}; the message is forgotten")
         else:
-            self.conversation.accept(result.samples[0])
-            self._note("\n" + format_turn(result, first_text_at - start, time.monotonic() - first_text_at))
+            assert meta is not None
+            self._note("\n" + format_turn(meta, first_text_at - start, time.monotonic() - first_text_at))
 
-    def _follow(self, generation: Generation, shown: list[str]) -> float:
-        """Write the reply as it comes and add its pieces to `shown`.
-
-        Returns when its first text came, on the monotonic clock.
-        """
+    def _follow(self, pending: PendingReply) -> float:
+        """Write the reply as it comes. Returns when its first text came, on the monotonic clock."""
         first_text_at: float | None = None
         writer = SoftWrapWriter(self.terminal)
         try:
-            for piece in generation.chunks():
+            for piece in pending.chunks():
                 if first_text_at is None:
                     first_text_at = time.monotonic()
-                shown.append(piece)
                 writer.write(piece)
         finally:
             writer.close()
@@ -168,21 +164,20 @@ class ChatSession:
             self.terminal.line(self.terminal.dim(self.terminal.wrapped(line)))
 
 
-def format_turn(result: GenerateResult, first_text_s: float, later_text_s: float) -> str:
+def format_turn(meta: CallMeta, first_text_s: float, later_text_s: float) -> str:
     """What a turn cost, as one line.
 
     Args:
         first_text_s: seconds from the question to the first text of the reply.
         later_text_s: seconds from there to the end.
     """
-    sample = result.samples[0]
-    parts = [f"{len(sample.token_ids):,} generated"]
-    if len(sample.token_ids) > 1 and later_text_s > 0:
-        parts.append(f"{(len(sample.token_ids) - 1) / later_text_s:.1f} tok/s")
+    parts = [f"{meta.num_generated_tokens:,} generated"]
+    if meta.num_generated_tokens > 1 and later_text_s > 0:
+        parts.append(f"{(meta.num_generated_tokens - 1) / later_text_s:.1f} tok/s")
     parts.append(f"first text after {first_text_s:.2f} s")
-    if sample.finish_reason == "length":
+    if meta.finish_reason == "length":
         parts.append("cut off at the length limit")
     return (
-        f"[{result.num_prompt_tokens:,} prompt tokens: {result.num_cached_tokens:,} cached, "
-        f"{result.num_prompt_tokens - result.num_cached_tokens:,} computed; {', '.join(parts)}]"
+        f"[{meta.num_prompt_tokens:,} prompt tokens: {meta.num_cached_tokens:,} cached, "
+        f"{meta.num_computed_tokens:,} computed; {', '.join(parts)}]"
     )

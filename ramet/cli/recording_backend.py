@@ -5,27 +5,47 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..frontend.backend import Backend, GenerateCall, Message, ProgramHint, ScoreCall, Scoring, TextSegment
-from ..frontend.generation import Generation
+from ..frontend.backend import Backend, GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
+from ..frontend.generation import GenerateResult, Generation
 from ..frontend.handle import Handle
 from .errors import one_line
+from .program_log import ProgramLog
 from .report import CallRow, FailedCall, Totals
 
 if TYPE_CHECKING:
     from ..frontend.backends.local import LLM
+    from ..frontend.run_context import RunContext
+    from ..frontend.trace.cache_tree import CacheTree
+    from ..frontend.trace.program_trace import ProgramTrace
+    from ..frontend.trace.report import ProgramReport
+
+
+@dataclass(frozen=True, slots=True)
+class SentCall:
+    """A call under way: what the report names it, when it was sent, and whether it is the first of its run."""
+
+    label: str
+    call: GenerateCall | ScoreCall
+    start: float
+    is_first: bool
 
 
 class RecordingBackend:
-    """A Backend that remembers what its calls took. Cancelled calls leave no trace.
+    """A Backend that remembers what its calls took, and which programs ran. Cancelled calls leave no row.
+
+    Args:
+        open_backend: opens the other backend.
+        keeps_runs: whether `traces` will be asked for: all runs are kept in memory then.
 
     Attributes:
         is_opening: whether some thread is opening the other backend now.
         open_error: why the other backend could not be opened; every use raises it.
     """
 
-    def __init__(self, open_backend: Callable[[], Backend]) -> None:
+    def __init__(self, open_backend: Callable[[], Backend], *, keeps_runs: bool = False) -> None:
         self.is_opening = False
         self.open_error: Exception | None = None
         self._open_backend = open_backend
@@ -35,6 +55,34 @@ class RecordingBackend:
         self._calls: list[CallRow | FailedCall] = []
         self._first_start: float | None = None
         self._last_end = 0.0
+        self._runs: list[RunContext] | None = [] if keeps_runs else None
+        self._programs = ProgramLog()
+
+    def run_began(self, run: RunContext) -> None:
+        """A program runs on this backend."""
+        with self._lock:
+            if self._runs is not None:
+                self._runs.append(run)
+
+    def traces(self) -> list[ProgramTrace]:
+        """Of the runs that were kept, as far as they have come."""
+        from ..frontend.trace.capture import TokenReader, capture_trace
+
+        with self._lock:
+            runs = list(self._runs or ())
+        reader = TokenReader(self)
+        return [capture_trace(run, reader=reader) for run in runs]
+
+    def reports(self) -> list[ProgramReport]:
+        """What the runs of each program had in common, so far."""
+        with self._lock:
+            return self._programs.reports()
+
+    def cache_tree(self) -> CacheTree | None:
+        """What the other backend's cache holds; None if it was not opened, or has none to show."""
+        from ..frontend.trace.cache_tree import cache_tree_of
+
+        return None if self._opened is None else cache_tree_of(self._opened)
 
     def calls(self) -> list[CallRow | FailedCall]:
         """What has ended so far, in the order it ended."""
@@ -56,25 +104,23 @@ class RecordingBackend:
         return Totals.of(rows, elapsed_s)
 
     def generate(self, call: GenerateCall) -> Generation:
-        label = _label("gen", call.name)
-        inner, start = self._inner, self._started()
+        inner, sent = self._inner, self._sent("gen", call)
         try:
             generation = inner.generate(call)
         except Exception as error:
-            self._failed(label, error)
+            self._failed(sent.label, error)
             raise
-        generation.add_done_callback(lambda: self._generation_ended(generation, label, start))
+        generation.add_done_callback(lambda: self._generation_ended(generation, sent))
         return generation
 
     def score(self, call: ScoreCall) -> Scoring:
-        label = _label("select", call.name)
-        inner, start = self._inner, self._started()
+        inner, sent = self._inner, self._sent("select", call)
         try:
             scoring = inner.score(call)
         except Exception as error:
-            self._failed(label, error)
+            self._failed(sent.label, error)
             raise
-        scoring.add_done_callback(lambda: self._scoring_ended(scoring, label, start))
+        scoring.add_done_callback(lambda: self._scoring_ended(scoring, sent))
         return scoring
 
     def encode(self, segments: Sequence[TextSegment], *, at_start: bool) -> list[int]:
@@ -138,25 +184,25 @@ class RecordingBackend:
                     self.is_opening = False
             return self._opened
 
-    def _started(self) -> float:
+    def _sent(self, kind: str, call: GenerateCall | ScoreCall) -> SentCall:
         now = time.monotonic()
+        label = kind if call.name is None else f"{kind} {call.name}"
         with self._lock:
             if self._first_start is None:
                 self._first_start = now
-        return now
+            return SentCall(label, call, now, self._programs.call_sent(call))
 
-    def _generation_ended(self, generation: Generation, label: str, start: float) -> None:
-        if self._is_without_result(generation, label):
+    def _generation_ended(self, generation: Generation, sent: SentCall) -> None:
+        if self._is_without_result(generation, sent.label):
             return
         result = generation.result(timeout=0)
         num_generated_tokens = sum(len(sample.token_ids) for sample in result.samples)
-        self._ended(label, result.num_prompt_tokens, result.num_cached_tokens, num_generated_tokens, start)
+        self._ended(sent, result, num_generated_tokens, result.first_token_s)
 
-    def _scoring_ended(self, scoring: Scoring, label: str, start: float) -> None:
-        if self._is_without_result(scoring, label):
+    def _scoring_ended(self, scoring: Scoring, sent: SentCall) -> None:
+        if self._is_without_result(scoring, sent.label):
             return
-        result = scoring.result(timeout=0)
-        self._ended(label, result.num_prompt_tokens, result.num_cached_tokens, 0, start)
+        self._ended(sent, scoring.result(timeout=0), 0, time.monotonic() - sent.start)
 
     def _is_without_result(self, handle: Handle[Any], label: str) -> bool:
         error = handle.error()
@@ -169,14 +215,18 @@ class RecordingBackend:
             self._calls.append(FailedCall(label, one_line(error)))
 
     def _ended(
-        self, label: str, num_prompt_tokens: int, num_cached_tokens: int, num_generated_tokens: int, start: float
+        self,
+        sent: SentCall,
+        result: GenerateResult | ScoreResult,
+        num_generated_tokens: int,
+        prompt_end_s: float | None,
     ) -> None:
+        """`prompt_end_s` is how long after it was sent its prompt was computed, if that is known."""
         now = time.monotonic()
-        row = CallRow(label, num_prompt_tokens, num_cached_tokens, num_generated_tokens, now - start)
+        num_prompt_tokens, num_cached_tokens = result.num_prompt_tokens, result.num_cached_tokens
+        row = CallRow(sent.label, num_prompt_tokens, num_cached_tokens, num_generated_tokens, now - sent.start)
+        prefill_s = None if prompt_end_s is None or result.queued_s is None else prompt_end_s - result.queued_s
         with self._lock:
             self._calls.append(row)
             self._last_end = max(self._last_end, now)
-
-
-def _label(kind: str, name: str | None) -> str:
-    return kind if name is None else f"{kind} {name}"
+            self._programs.call_ended(sent.call.program, row, prefill_s, is_first=sent.is_first)

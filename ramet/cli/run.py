@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--report", action="store_true", help="list every call on stderr at the end")
     report.add_argument("--no-report", action="store_true", help="say nothing at the end")
     parser.add_argument(
-        "--trace", metavar="PATH", help="write who ran in which step: a timeline (.html, .svg) or records (.jsonl)"
+        "--trace", metavar="PATH", help="write what the programs did: a page (.html), text (.txt) or records (.jsonl)"
     )
     add_engine_arguments(parser)
 
@@ -43,12 +43,15 @@ def execute(args: argparse.Namespace) -> int:
     path = checked_path(args.file)
     trace = None if args.trace is None else TraceFile(args.trace)
     with ExitStack() as stack:
-        backend = RecordingBackend(lambda: open_traced(args, trace, stack))
-        with exit_on_interrupt(lambda: backend.is_opening):
-            status = run_program(path, args.args, backend)
-        if trace is not None:
-            print(f"ramet: {trace.save()}", file=sys.stderr)
-        if not args.no_report:  # before the backend is closed: that ends what the program did not wait for
+        backend = RecordingBackend(lambda: open_traced(args, trace, stack), keeps_runs=trace is not None)
+        try:
+            with exit_on_interrupt(lambda: backend.is_opening):
+                status = run_program(path, args.args, backend)
+        except KeyboardInterrupt:
+            save_trace(trace, backend)
+            raise
+        save_trace(trace, backend)
+        if not args.no_report:
             print_report(backend, Terminal(sys.stderr), is_long=args.report)
     return status
 
@@ -59,6 +62,12 @@ def open_traced(args: argparse.Namespace, trace: TraceFile | None, stack: ExitSt
     if trace is not None:
         trace.start(backend.llm, stack)
     return backend
+
+
+def save_trace(trace: TraceFile | None, backend: RecordingBackend) -> None:
+    """Before the backend is closed: that ends what the program did not wait for."""
+    if trace is not None:
+        print(f"ramet: {trace.save(backend)}", file=sys.stderr)
 
 
 def checked_path(name: str) -> Path:
@@ -108,6 +117,9 @@ def print_report(backend: RecordingBackend, terminal: Terminal, *, is_long: bool
         terminal.line(format_table(calls, totals, terminal))
     if totals.num_calls or is_long:
         terminal.line(terminal.dim(terminal.wrapped(f"ramet: {format_summary(totals)}")))
+    for report in backend.reports():
+        if report.num_runs > 1 and report.shared_prefix_len:
+            terminal.line(terminal.dim(terminal.wrapped(f"ramet: {report}")))
     if failures:
         terminal.line(terminal.bad(terminal.wrapped(f"ramet: {format_failures(failures, len(calls))}")))
 

@@ -27,7 +27,8 @@ from .regex.char_sets import (
 )
 from .regex.syntax import EMPTY, Alternation, Concat, Literal, OneOf, Regex, Repeat
 
-_ACCEPTING = 0
+ACCEPTING = 0
+"""The state in which a text may end; it takes no character."""
 # Longer than any text; sums with it are longer still.
 _NEVER = 1 << 60
 
@@ -84,13 +85,13 @@ class RegexAutomaton:
     def __init__(self, regex: Regex, spellable: CharSet | None = None) -> None:
         self._spellable = ALL_CHARS if spellable is None else spellable
         self._shortest = shortest_members(regex, spellable)
-        self._pending = [_Pending(EMPTY, _ACCEPTING)]
+        self._pending = [_Pending(EMPTY, ACCEPTING)]
         self._num_bytes = [0]
         self._states: dict[tuple[int, int, int, tuple[int, int | None]], int] = {}
         self._steps: dict[int, _Step] = {}
         self._suffix_num_bytes: dict[int, list[int]] = {}
         self._lock = Lock()
-        self._start = self._closure([self._state(_entered(regex, _ACCEPTING))])
+        self._start = self._closure([self._state(_entered(regex, ACCEPTING))])
 
     def start(self) -> Beginning | None:
         """The beginning without any bytes; None where the regex has no member."""
@@ -125,11 +126,11 @@ class RegexAutomaton:
 
     def is_accepting(self, beginning: Beginning) -> bool:
         """Whether the text may end here."""
-        return not beginning.partial_char and _ACCEPTING in beginning.states
+        return not beginning.partial_char and ACCEPTING in beginning.states
 
     def can_go_on(self, beginning: Beginning) -> bool:
         """Whether the text may be longer."""
-        return bool(beginning.states - {_ACCEPTING})
+        return bool(beginning.states - {ACCEPTING})
 
     def next_chars(self, beginning: Beginning) -> CharSet:
         """The characters that may come next, or whose first bytes the beginning ends with."""
@@ -187,6 +188,13 @@ class RegexAutomaton:
             return None
         return min(head + self._text(state).encode() for (head, state), length in lengths.items() if length == shortest)
 
+    def states_after(self, state: int, char: str) -> frozenset[int]:
+        """Where a character leads from one of a beginning's states: states that take a character, and ACCEPTING."""
+        if state == ACCEPTING:
+            return frozenset()
+        step = self._step(state)
+        return self._closure([step.next_states[0]]) if char in step.chars else frozenset()
+
     def _after_char(self, states: frozenset[int], char: str) -> frozenset[int]:
         return self._closure([step.next_states[0] for step in self._steps_of(states) if char in step.chars])
 
@@ -194,7 +202,7 @@ class RegexAutomaton:
         return any(bool(_char_set(step.chars) & chars) for step in self._steps_of(states)) if chars else False
 
     def _steps_of(self, states: Iterable[int]) -> list[_Step]:
-        return [self._step(state) for state in states if state != _ACCEPTING]
+        return [self._step(state) for state in states if state != ACCEPTING]
 
     def _closure(self, states: list[int]) -> frozenset[int]:
         """The accepting state and those that take a character, as far as they are reached without one."""
@@ -203,7 +211,7 @@ class RegexAutomaton:
         reached: list[int] = []
         while stack:
             state = stack.pop()
-            if state == _ACCEPTING or self._step(state).chars:
+            if state == ACCEPTING or self._step(state).chars:
                 reached.append(state)
                 continue
             entered = [entered for entered in self._step(state).next_states if entered not in seen]
@@ -290,7 +298,7 @@ class RegexAutomaton:
     def _text(self, state: int) -> str:
         """The shortest text from a state, which has one."""
         pieces: list[str] = []
-        while state != _ACCEPTING:
+        while state != ACCEPTING:
             pending = self._pending[state]
             pieces.extend(self._node_texts(pending))
             state = pending.rest

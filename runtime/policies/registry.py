@@ -10,6 +10,7 @@ from .fcfs import FirstComeFirstServed
 from .lof import LongestOutputFirst
 from .lpm import LongestPrefixMatch
 from .priority import Priority
+from .program import LeastAttainedService
 from .random_order import RandomOrder
 from .routing_key import RoutingKey
 
@@ -21,6 +22,7 @@ SCHEDULE_POLICIES: dict[str, Callable[[int], SchedulePolicy]] = {
     RandomOrder.name: RandomOrder,
     Priority.name: lambda seed: Priority(),
     RoutingKey.name: lambda seed: RoutingKey(),
+    LeastAttainedService.name: lambda seed: LeastAttainedService(),
 }
 
 

@@ -79,6 +79,45 @@ def test_multi_turn_chat(runner: Runner) -> None:
     assert all(int(num_cached) > 2 * int(num_computed) for num_cached, num_computed in counts[1:])
 
 
+def test_tool_calls(runner: Runner) -> None:
+    lines = runner.run("tool_calls.py")
+    assert [line for line in lines if line.startswith("  ")] == [
+        "  get_temperature(city='Cairo')",
+        "  get_temperature(city='Oslo')",
+        "  multiply(a=127, b=45)",
+    ]
+    text = "\n".join(lines)
+    assert all(answer in text for answer in ("34 degrees", "7 degrees", "5715"))
+    rows = runner.backend.rows()
+    assert len(rows) == 6
+    # Every call goes on from the tokens of the one before, its own tokens among them.
+    for before, after in itertools.pairwise(rows):
+        assert after.num_cached_tokens >= before.num_prompt_tokens
+
+
+def test_async_agents(runner: Runner) -> None:
+    lines = runner.run("async_agents.py")
+    assert [line.partition(" (")[0] for line in lines[:6]] == ["apple", "hammer", "violin", "salmon", "rose", "truck"]
+    assert lines[0].startswith("apple (food): the apple is")
+    kind, use = (re.fullmatch(r"(?:kind|use): (\d+) of (\d+) tokens cached", line) for line in lines[6:])
+    assert kind is not None
+    assert use is not None
+    # What the first call of the last agent computed, its second one finds in the cache.
+    assert int(use[1]) >= int(kind[2])
+    assert runner.backend.totals().hit_rate > 0.5
+
+
+def test_resumable_batch(runner: Runner, tmp_path: Path) -> None:
+    journal = str(tmp_path / "topics.jsonl")
+    first = runner.run("resumable_batch.py", journal)
+    num_calls = len(runner.backend.rows())
+    assert [line.split()[0] for line in first[:2] + first[3:4]] == ["service", "food", "price"]
+    assert "there is no review" in first[2]
+    assert first[4] == "0 of 4 from the journal"
+    assert runner.run("resumable_batch.py", journal) == [*first[:4], "3 of 4 from the journal"]
+    assert len(runner.backend.rows()) == num_calls == 3
+
+
 def test_few_shot_eval(runner: Runner) -> None:
     lines = runner.run("few_shot_eval.py")
     assert sum(line.startswith(("right: ", "wrong: ")) for line in lines) == 4

@@ -51,7 +51,7 @@ def test_programs_run_on_the_default_backend_that_was_set() -> None:
 def test_anything_else_is_refused_at_once(use: Callable[[object], object], value: object) -> None:
     backend = MockBackend("ok")
     set_default_backend(backend)
-    with pytest.raises(InvalidProgramError, match=r"programs cannot run on .*: give a backend object \(local, mock or"):
+    with pytest.raises(InvalidProgramError, match=r"programs cannot run on .*: give a backend object \(local, mock, "):
         use(value)
     assert get_default_backend() is backend
     assert backend.requests == []

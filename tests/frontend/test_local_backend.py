@@ -237,3 +237,37 @@ def test_it_is_a_backend(backend: LocalBackend) -> None:
     as_backend: Backend = backend
     as_backend.flush_cache()
     assert as_backend.info()["model"] == "smollm2"
+
+
+def test_the_cache_can_be_looked_at(backend: LocalBackend) -> None:
+    @function
+    def two(s: ProgramState) -> None:
+        s += "The roses in the garden of the old house by the river are in full bloom today, and so"
+        for fork in s.fork(2):
+            fork += gen("x", max_tokens=1, temperature=0)
+
+    two.run(backend=backend).sync()
+    tree = backend.cache_tree()
+    first = tree.nodes[0]
+    assert (first.parent_idx, first.start) == (None, 0)
+    assert first.text.startswith("The roses in the garden")
+    assert first.num_hits == 1
+    assert not first.is_locked
+    assert 0 < tree.num_tokens <= tree.num_slots - tree.num_free_slots
+    for node in tree.nodes[1:]:
+        assert node.parent_idx is not None
+        assert node.start == tree.nodes[node.parent_idx].end
+
+
+def test_a_call_knows_how_long_it_waited(backend: LocalBackend) -> None:
+    @function
+    def one(s: ProgramState) -> None:
+        s += "Roses are" + gen("x", max_tokens=2) + select("y", ["red", "blue"])
+
+    state = one.run(backend=backend)
+    state.sync()
+    for call in state.trace().model_calls:
+        assert call.submitted_s is not None
+        assert call.started_s is not None
+        assert call.ended_s is not None
+        assert call.submitted_s <= call.started_s <= call.ended_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -270,11 +271,16 @@ def test_returning_an_expression_is_reported() -> None:
         forgot.run(backend=MockBackend())
 
 
-def test_coroutines_are_refused() -> None:
-    async def later(s: ProgramState) -> None: ...
+def test_generators_are_refused() -> None:
+    def yields(s: ProgramState) -> Iterator[str]:
+        yield "x"
 
-    with pytest.raises(InvalidProgramError, match="coroutine or generator"):
-        function(later)
+    async def yields_later(s: ProgramState) -> AsyncIterator[str]:
+        yield "x"
+
+    for body in (yields, yields_later):
+        with pytest.raises(InvalidProgramError, match=r"yields.* is a generator function"):
+            function(body)
 
 
 def test_unknown_variable_is_a_key_error_with_a_plain_message() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import MockBackend
+from ramet.frontend.batch_results import ItemTotals
 from ramet.frontend.errors import GenerationError, InvalidProgramError, ProgramError
 from ramet.frontend.primitives import gen
 from ramet.frontend.program import function
@@ -119,10 +120,12 @@ def test_max_concurrency_is_checked(max_concurrency: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_error": "return"}, "answer.run_batch does not take 'on_error': an item that failed is a state"),
         ({"stream": True}, "answer.run_batch does not take 'stream'"),
         ({"max_concurency": 3}, r"answer.run_batch got an unknown argument .* did you mean 'max_concurrency'\?"),
-        ({"zzz": 3}, "takes question, suffix; options of run_batch are max_concurrency, progress_bar, backend, freq"),
+        (
+            {"zzz": 3},
+            "takes question, suffix; options of run_batch are max_concurrency, progress_bar, on_error, max_failures",
+        ),
     ],
 )
 def test_options_it_does_not_take_are_refused(options: dict[str, Any], message: str) -> None:
@@ -218,12 +221,12 @@ class Terminal(io.StringIO):
 
 
 def add_item(progress: Progress, *, is_failed: bool = False) -> None:
-    progress.add(is_failed=is_failed, num_prompt_tokens=100, num_cached_tokens=75, num_generated_tokens=20)
+    progress.add(ItemTotals(is_failed, num_prompt_tokens=100, num_cached_tokens=75, num_generated_tokens=20))
 
 
 def test_progress_rewrites_one_line_on_a_terminal() -> None:
     clock, terminal = FakeClock(), Terminal()
-    progress = Progress("answer", 4, terminal, clock)
+    progress = Progress("answer", 4, terminal, clock, {})
     add_item(progress)
     assert terminal.getvalue() == ""
     clock.now = 2.0
@@ -235,6 +238,26 @@ def test_progress_rewrites_one_line_on_a_terminal() -> None:
     progress.close()
     last = "answer: 4/4, 1 failed, 2.0 items/s, 40 tokens/s, 75 % cached"
     assert terminal.getvalue() == "\r" + line + "\r" + last.ljust(len(line)) + "\n"
+
+
+@pytest.mark.parametrize("environment", [{"CI": "true"}, {"TERM": "dumb"}])
+def test_progress_writes_plain_lines_where_a_terminal_keeps_them(environment: dict[str, str]) -> None:
+    clock, terminal = FakeClock(), Terminal()
+    progress = Progress("answer", 2, terminal, clock, environment)
+    add_item(progress)
+    progress.close()
+    assert terminal.getvalue().endswith(" items/s, 20000000000 tokens/s, 75 % cached, 0:00 left\n")
+    assert "\r" not in terminal.getvalue()
+
+
+def test_progress_counts_what_came_from_a_journal_apart() -> None:
+    clock = FakeClock()
+    progress = Progress("answer", 10, io.StringIO(), clock, {})
+    for is_resumed in (True, True, True, False, False):
+        progress.add(ItemTotals(not is_resumed, 100, 50, 10), is_resumed=is_resumed)
+    clock.now = 2.0
+    line = "answer: 5/10 (3 from the journal), 2 failed, 1.0 items/s, 10 tokens/s, 50 % cached, 0:05 left"
+    assert progress.line() == line
 
 
 def test_progress_writes_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,17 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 OUTPUT = re.compile(r"^(?:.*  )?#>(?: (.*))?$", re.MULTILINE)
 
 INSTALL = "Install and models"
-WITHOUT_MODEL = ("Structured output", "Running and reading", "Backends and tests", "radix on its own")
+WITHOUT_MODEL = (
+    "Structured output",
+    "Ending at a pattern, thinking apart, spans of text",
+    "Running and reading",
+    "Async programs",
+    "Batches that survive",
+    "See what happened",
+    "A program before it runs",
+    "Backends and tests",
+    "radix on its own",
+)
 
 
 def read_sections() -> dict[str, str]:

@@ -23,13 +23,18 @@ from ramet.kernels.cpu.isa import isas_of_machine, machine_family, supported_isa
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS = ("frontend", "kernels", "radix", "runtime")
-DATA_FILES = {"ramet/py.typed", "ramet/kernels/aot_budgets.json"}
+OTHER_FILES = {
+    "ramet/py.typed",
+    "ramet/frontend/trace/page.css",
+    "ramet/frontend/trace/page.js",
+    "ramet/kernels/aot_budgets.json",
+}
 JUNK = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
 
 
 def packages_in_tree() -> dict[str, str]:
     """Package name to folder, for every folder that holds modules."""
-    packages = {"ramet": "ramet", "ramet.cli": "ramet/cli", "ramet.figures": "ramet/figures"}
+    packages = {"ramet": "ramet", **{f"ramet.{name}": f"ramet/{name}" for name in ("cli", "eval", "figures")}}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
             folder = path.parent.relative_to(ROOT)
@@ -115,7 +120,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     names, metadata = names_in_wheel(wheel)
-    assert names == modules_in_tree() | DATA_FILES | kernels_in_wheel(compiled_isas())
+    assert names == modules_in_tree() | OTHER_FILES | kernels_in_wheel(compiled_isas())
     assert any(name.endswith("/licenses/LICENSE") for name in metadata)
     assert "ramet/kernels/__init__.py" not in names
 
@@ -133,7 +138,7 @@ def test_without_a_compiler_the_wheel_has_the_sources_and_says_so(wheel: Path, s
     """Built after `wheel` in the same place, whose libraries must not get in."""
     pure, printed = build_package(source, tmp_path, "wheel", CXX="no-such-compiler")
     assert pure.name.endswith("-py3-none-any.whl")
-    assert names_in_wheel(pure)[0] == modules_in_tree() | DATA_FILES | kernels_in_wheel([])
+    assert names_in_wheel(pure)[0] == modules_in_tree() | OTHER_FILES | kernels_in_wheel([])
     assert "WARNING: this wheel has no compiled CPU kernels" in printed
 
 

@@ -13,6 +13,7 @@ from ramet.radix import (
     BlockPool,
     BlockState,
     BlockTable,
+    Expectation,
     PrefixCache,
     PrefixMatch,
     PrefixWatch,
@@ -187,6 +188,19 @@ class Oracle:
         for one in watches:
             for other in watches:
                 assert (one.place == other.place) == (awaited[one] == awaited[other])
+
+    def check_expectation(self, expectation: Expectation, namespace: str | None, tokens: list[int]) -> None:
+        """It is on a piece of the tree that ends with tokens of its prefix; or counts no more, and has none."""
+        piece = expectation.piece
+        if piece is None:
+            return
+        path = list(piece.token_ids)
+        node = piece.parent
+        while node is not None and node.parent is not None:
+            path = [*node.token_ids, *path]
+            node = node.parent
+        assert path == tokens[: len(path)]
+        assert node is self.cache.tree.roots[namespace]
 
     # ---- a step ----------------------------------------------------------------------------------------------------
 

@@ -124,7 +124,7 @@ def test_a_copy_may_have_its_source_evicted_by_the_same_call() -> None:
 
 
 def test_unknown_policy_lists_the_known() -> None:
-    with pytest.raises(CacheUsageError, match="lru, lfu, slru, fifo, priority"):
+    with pytest.raises(CacheUsageError, match="lru, lfu, slru, fifo, priority, steps-to-execution"):
         PrefixCache(4, eviction_policy="mru")
     assert [make_eviction_policy(name).name for name in EVICTION_POLICIES] == list(EVICTION_POLICIES)
 

@@ -23,8 +23,11 @@ from hypothesis.stateful import (
 
 from ramet.radix import (
     EVICTION_POLICIES,
+    NEVER,
+    UNKNOWN,
     BlockState,
     BlockTable,
+    Expectation,
     PrefixCache,
     PrefixMatch,
     PrefixWatch,
@@ -53,17 +56,21 @@ class CacheMachine(RuleBasedStateMachine):
         num_blocks=st.sampled_from([6, 9, 13, 60]),
         policy=st.sampled_from(sorted(EVICTION_POLICIES)),
         enable_sharing=st.sampled_from([True, True, True, False]),
+        keeps_expected=st.booleans(),
         lookahead=st.sampled_from([1, 2 * BLOCK_SIZE, 64]),
     )
-    def start(self, num_blocks: int, policy: str, enable_sharing: bool, lookahead: int) -> None:
+    def start(self, num_blocks: int, policy: str, enable_sharing: bool, keeps_expected: bool, lookahead: int) -> None:
         self.pool = RecordingPool(num_blocks)
-        self.cache = PrefixCache(num_blocks, BLOCK_SIZE, policy, enable_sharing, pool=self.pool)
+        self.cache = PrefixCache(
+            num_blocks, BLOCK_SIZE, policy, enable_sharing, keeps_expected=keeps_expected, pool=self.pool
+        )
         self.cache.tree.watches.lookahead = lookahead
         self.oracle = Oracle(self.cache, self.pool)
         self.running = self.oracle.running
         self.texts: list[list[int]] = [[]]
         self.remembered: list[tuple[list[int], str | None, PrefixMatch]] = []
         self.watches: list[PrefixWatch] = []
+        self.expectations: list[tuple[Expectation, str | None, list[int]]] = []
 
     # ---- rules -----------------------------------------------------------------------------------------------------
 
@@ -108,6 +115,7 @@ class CacheMachine(RuleBasedStateMachine):
     def compute_what_is_awaited(self, data: st.DataObject, is_finished: bool, ranges: Ranges) -> None:
         """What a watch asks for, to its end or not, and perhaps in several steps."""
         watch = data.draw(st.sampled_from(self.watches))
+        assume(watch.token_ids)
         end = data.draw(st.integers(1, len(watch.token_ids)))
         running = self.acquire_text(data, [*watch.token_ids[:end], 2], watch.namespace, 0, ranges)
         for _ in range(data.draw(st.integers(1, 3))):
@@ -250,7 +258,34 @@ class CacheMachine(RuleBasedStateMachine):
         self.running.remove(running)
         self.oracle.note_retention(running, is_committed=False)
         self.cache.release(running.table)
+        self.check_moves()
         assert running.table.block_ids == []
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), steps=st.sampled_from([0, 1, 3, UNKNOWN, NEVER]), is_old=st.booleans())
+    def release_what_is_expected(self, data: st.DataObject, steps: int, is_old: bool) -> None:
+        """The end of a call whose state goes on; perhaps of one that was expected before, at another place."""
+        running = data.draw(st.sampled_from(self.running))
+        table = running.table
+        tokens = table.token_ids[: table.num_computed_tokens if table.is_tail_written else table.num_committed_tokens]
+        expectation = Expectation(steps)
+        if is_old and self.expectations:
+            expectation = self.expectations.pop(data.draw(st.integers(0, len(self.expectations) - 1)))[0]
+        self.running.remove(running)
+        self.oracle.note_retention(running, is_committed=False)
+        self.cache.release(table, expectation=expectation)
+        self.expectations.append((expectation, running.namespace, tokens))
+
+    @precondition(lambda self: self.expectations)
+    @rule(data=st.data(), steps=st.none() | st.sampled_from([0, 1, 3, UNKNOWN, NEVER]), is_over=st.booleans())
+    def expect_otherwise(self, data: st.DataObject, steps: int | None, is_over: bool) -> None:
+        """Sooner, later, or not at all."""
+        idx = data.draw(st.integers(0, len(self.expectations) - 1))
+        if steps is None:
+            end = self.cache.expectations.retire if is_over else self.cache.expectations.drop
+            end(self.expectations.pop(idx)[0])
+        else:
+            self.cache.expectations.change(self.expectations[idx][0], steps)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -334,6 +369,14 @@ class CacheMachine(RuleBasedStateMachine):
 
     # ---- after every rule ------------------------------------------------------------------------------------------
 
+    def check_moves(self) -> None:
+        """Notes are about tokens, so both blocks must hold the same. Before somebody else writes into the free one."""
+        for src_block_id, dst_block_id in self.pool.moves:
+            src, dst = self.oracle.contents[src_block_id], self.oracle.contents[dst_block_id]
+            assert src
+            assert all(src[slot] == dst[slot] for slot in src.keys() & dst.keys())
+        self.pool.moves.clear()
+
     def picture(self) -> tuple[Any, ...]:
         return render(self.cache), self.cache.stats, self.pool.free_ids()
 
@@ -345,11 +388,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.cache.check_invariants()
-        for src_block_id, dst_block_id in self.pool.moves:  # notes are about tokens: both blocks must hold the same
-            src, dst = self.oracle.contents[src_block_id], self.oracle.contents[dst_block_id]
-            assert src
-            assert all(src[slot] == dst[slot] for slot in src.keys() & dst.keys())
-        self.pool.moves.clear()
+        self.check_moves()
         for block_id in range(self.cache.num_blocks):
             assert self.cache.annotation(block_id) is self.pool.notes.get(block_id)
         assert self.cache.num_available_blocks == self.oracle.num_unused_blocks(())
@@ -364,6 +403,11 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def retentions_are_the_highest_asked_for(self) -> None:
         self.oracle.check_retention()
+
+    @invariant()
+    def expectations_are_on_their_prefix(self) -> None:
+        for expectation, namespace, tokens in self.expectations:
+            self.oracle.check_expectation(expectation, namespace, tokens)
 
     @invariant()
     def watches_are_current(self) -> None:

@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from ramet.cli.chat import HELP, ChatSession
-from ramet.cli.conversation import Conversation
-from ramet.cli.errors import CommandError
 from ramet.cli.terminal import Terminal
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.mock import MockBackend, Reply
+from ramet.frontend.conversation import Conversation
 from ramet.frontend.errors import ProgramError
 from ramet.frontend.generation import Generation
 from ramet.runtime.errors import InvalidRequestError
-from ramet.sampling_params import SamplingParams
 
-PARAMS = SamplingParams(max_tokens=20, temperature=0.0)
 Script = Sequence[Reply] | Callable[[GenerateCall, str], Reply]
 
 
@@ -34,12 +31,25 @@ def lines_reader(lines: Sequence[str | type[BaseException]]) -> Callable[[], str
     return read_line
 
 
+def conversation_on(
+    backend: MockBackend, max_context_len: int = 1000, system: str | None = None, *, max_tokens: int = 20
+) -> Conversation:
+    return Conversation(
+        system,
+        backend=backend,
+        max_context_len=max_context_len,
+        on_overflow="drop_oldest",
+        max_tokens=max_tokens,
+        temperature=0.0,
+    )
+
+
 def chat(
     lines: Sequence[str | type[BaseException]], replies: Script, stream: io.StringIO, *, max_model_len: int = 1000
 ) -> tuple[MockBackend, Conversation]:
     backend = MockBackend(replies)
-    conversation = Conversation(backend, max_model_len, "Be brief.")
-    ChatSession(conversation, PARAMS, Terminal(stream), lines_reader(lines)).run()
+    conversation = conversation_on(backend, max_model_len, "Be brief.")
+    ChatSession(conversation, Terminal(stream), lines_reader(lines)).run()
     return backend, conversation
 
 
@@ -72,7 +82,7 @@ def test_a_reply_wraps_between_words_on_a_terminal(tty: io.StringIO, monkeypatch
     monkeypatch.setenv("NO_COLOR", "1")
     chat(["Hi", "/help"], ["one two three four"], tty)
     backend = MockBackend("several words that do not fit\n- item")
-    ChatSession(Conversation(backend, 1000), PARAMS.replace(max_tokens=100), Terminal(tty), lines_reader(["Hi"])).run()
+    ChatSession(conversation_on(backend, max_tokens=100), Terminal(tty), lines_reader(["Hi"])).run()
     shown = tty.getvalue()
     assert "several words that do\nnot fit\n- item\n[" in shown
     assert all(len(line) <= 24 for line in shown.splitlines())
@@ -124,8 +134,8 @@ class InterruptedStream(io.StringIO):
 def test_ctrl_c_stops_that_reply_only_and_keeps_what_was_shown() -> None:
     backend = MockBackend(["abcdefgh", "fine"], mode="background")
     stream = InterruptedStream("abc")
-    conversation = Conversation(backend, 1000)
-    ChatSession(conversation, PARAMS, Terminal(stream), lines_reader(["One", "Two"])).run()
+    conversation = conversation_on(backend)
+    ChatSession(conversation, Terminal(stream), lines_reader(["One", "Two"])).run()
     backend.close()
     assert "abc\nstopped\n" in stream.getvalue()
     assert backend.requests[1].prompt == (
@@ -167,8 +177,7 @@ def test_a_message_too_long_for_the_context_is_refused_and_forgotten(screen: io.
     assert conversation.num_dropped == 0
     assert len(backend.requests) == 2
     assert "Hi" in prompts(backend)[1]
-    with pytest.raises(CommandError, match="context limit is 140"):
-        conversation.ask("x" * 200, PARAMS)
+    assert [message["content"] for message in conversation.messages] == ["Be brief.", "Hi", "ok", "Bye", "ok"]
 
 
 def test_what_the_engine_refuses_does_not_end_the_chat(screen: io.StringIO) -> None:
@@ -179,16 +188,7 @@ def test_what_the_engine_refuses_does_not_end_the_chat(screen: io.StringIO) -> N
             return super().generate(call)
 
     backend = FullBackend("ok")
-    conversation = Conversation(backend, 1000)
-    ChatSession(conversation, PARAMS, Terminal(screen), lines_reader(["big", "small"])).run()
+    conversation = conversation_on(backend)
+    ChatSession(conversation, Terminal(screen), lines_reader(["big", "small"])).run()
     assert "it can never fit in the KV cache\n" in screen.getvalue()
     assert [message["content"] for message in conversation.messages] == ["small", "ok"]
-
-
-def test_the_room_for_a_reply_is_what_the_context_leaves() -> None:
-    backend = MockBackend("ok")
-    conversation = Conversation(backend, 80)
-    conversation.ask("Hi", SamplingParams(max_tokens=500))
-    call = backend.requests[0].call
-    assert isinstance(call, GenerateCall)
-    assert call.sampling_params.max_tokens == 80 - len(call.prompt_token_ids)

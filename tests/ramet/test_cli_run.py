@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ramet
+from ramet import ProgramTrace
 from ramet.cli import main as cli
 from ramet.cli import run
 from ramet.cli.errors import CommandError
@@ -271,18 +272,69 @@ def test_ctrl_c_while_a_thread_of_the_program_opens_the_model(tmp_path: Path) ->
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("suffix", [".html", ".svg", ".jsonl"])
-def test_a_trace_of_the_run_is_written(tmp_path: Path, capfd: pytest.CaptureFixture[str], suffix: str) -> None:
-    program, trace = write_program(tmp_path, PROGRAM), tmp_path / f"steps{suffix}"
-    assert cli.main(["run", "--trace", str(trace), str(program)]) == 0
+def test_a_page_of_the_run_has_programs_cache_and_steps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program, page = write_program(tmp_path, PROGRAM), tmp_path / "run.html"
+    assert cli.main(["run", "--trace", str(page), str(program)]) == 0
     shown = capfd.readouterr().err
-    assert f"steps is in {trace}" in shown
-    text = trace.read_text(encoding="utf-8")
-    assert ("<svg" in text) == (suffix != ".jsonl")
-    if suffix == ".jsonl":
-        recorded = Trace.load_jsonl(trace)
-        assert recorded.metadata.model == "smollm2"
-        assert sum(step.num_tokens for step in recorded) >= 3  # the prompt; how much is generated is drawn
+    assert "the trace of 1 run and" in shown
+    assert f"steps is in {page}" in shown
+    text = page.read_text(encoding="utf-8")
+    assert "<h2>Timeline</h2>" in text
+    assert "<h2>Cache</h2>" in text
+    assert "srcdoc" in text
+    assert "&lt;svg" in text
+
+
+@pytest.mark.model
+def test_a_picture_of_the_steps_is_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program, picture = write_program(tmp_path, PROGRAM), tmp_path / "steps.svg"
+    assert cli.main(["run", "--trace", str(picture), str(program)]) == 0
+    assert f"steps is in {picture}" in capfd.readouterr().err
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
+
+
+@pytest.mark.model
+def test_records_of_the_run_are_written_also_if_it_raises(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = PROGRAM + "\n@function\ndef bad(s):\n    s += 'a'\n    raise ValueError('no luck')\nbad.run()\n"
+    program, records = write_program(tmp_path, source), tmp_path / "run.jsonl"
+    assert cli.main(["run", "--trace", str(records), str(program)]) == 1
+    assert f"the trace of 2 runs is in {records}, that of" in capfd.readouterr().err
+    asked, raised = ProgramTrace.load(records)
+    assert (asked.name, asked.status, asked.arguments) == ("ask", "done", {"question": "Is it?"})
+    assert asked.model["model"] == "smollm2"
+    assert all(call.started_s is not None for call in asked.model_calls)
+    assert raised.error is not None
+    assert (raised.error.message, raised.error.source) == ("no luck", "program.py:16")
+    steps = Trace.load_jsonl(tmp_path / "run.steps.jsonl")
+    assert steps.metadata.model == "smollm2"
+    assert sum(step.num_tokens for step in steps) >= 3  # the prompt; how much is generated is drawn
+
+
+def test_a_trace_is_written_when_the_program_is_interrupted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "open_traced", lambda *_: MockBackend("fine"))
+    program = write_program(tmp_path, PROGRAM + "\nraise KeyboardInterrupt\n")
+    records = tmp_path / "run.jsonl"
+    assert cli.main(["run", "--trace", str(records), str(program)]) == 130
+    assert [trace.name for trace in ProgramTrace.load(records)] == ["ask"]
+    assert f"the trace of 1 run is in {records}" in capfd.readouterr().err
+
+
+def test_what_runs_share_is_reported(tmp_path: Path, screen: io.StringIO) -> None:
+    source = """
+    from ramet import function, gen
+
+    @function
+    def triage(s, ticket):
+        s += "Sort this: " + ticket + gen("queue", max_tokens=4)
+
+    triage.run_batch([{"ticket": letter} for letter in "abcd"], max_concurrency=1)
+    """
+    _, backend = run_source(tmp_path, source)
+    run.print_report(backend, Terminal(screen), is_long=False)
+    told = screen.getvalue().splitlines()[1]
+    assert told == "ramet: triage: shared prefix 11 tokens x 4 runs, 75 % hit; the cache saved 33 of 48 prompt tokens"
 
 
 @pytest.mark.parametrize(("name", "message"), [("steps.png", "must end in"), ("no/such/steps.svg", "does not exist")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from ramet import InvalidSamplingParamsError, SamplingParams
@@ -66,6 +67,7 @@ REFUSED_BY_BEAM_SEARCH = [
     ({"logit_bias": {3: 1.0}}, "logit_bias={3: 1.0}"),
     ({"min_tokens": 1}, "min_tokens=1"),
     ({"stop": "x"}, r"stop=\('x',\)"),
+    ({"stop_regex": "x"}, r"stop_regex=\('x',\)"),
     ({"logprobs": 0}, "logprobs=0"),
     ({"prompt_logprobs": 0}, "prompt_logprobs=0"),
 ]
@@ -206,3 +208,20 @@ def test_an_unknown_field_is_refused_with_the_one_that_was_meant() -> None:
         SamplingParams().replace(seeds=3)
     assert SamplingParams.__init__.__name__ == "__init__"
     assert SamplingParams(max_tokens=3) == SamplingParams().replace(max_tokens=3)
+
+
+def test_numbers_of_numpy_are_taken_as_plain_ones():
+    params = SamplingParams(
+        n=np.int64(2),
+        temperature=np.float32(0.5),
+        max_tokens=np.int32(7),
+        stop_token_ids=[np.int64(3)],
+        logit_bias={np.uint8(5): np.float64(1.5)},
+    )
+    plain = SamplingParams(n=2, temperature=0.5, max_tokens=7, stop_token_ids=[3], logit_bias={5: 1.5})
+    assert params == plain
+    assert {type(value) for value in (params.n, params.max_tokens, *params.stop_ids, *params.logit_bias)} == {int}
+    assert {type(value) for value in (params.temperature, *params.logit_bias.values())} == {float}
+    for bad in (np.bool_(True), np.array([1]), np.float64(3.5)):
+        with pytest.raises(InvalidSamplingParamsError, match="max_tokens"):
+            SamplingParams(max_tokens=bad)

@@ -246,15 +246,14 @@ def test_a_special_token_that_forms_across_the_edge_of_a_changed_content_is_refu
     ("messages", "where"),
     [
         ([{"role": "user<|im_end|>", "content": "x"}], r"messages\[0\] has role='user<\|im_end\|>'"),
-        ([{"role": "user", "name": "<|im_end|>", "content": "x"}], r"messages\[0\].name"),
-        ([{"role": "user", "content": "x", "tool_calls": [{"f": {"a": "<|im_end|>"}}]}], r"tool_calls\[0\].f.a"),
+        ([{"role": "user", "<|im_end|>": "Ann", "content": "x"}], r"a key of messages\[0\]"),
     ],
 )
-def test_special_tokens_outside_of_contents_are_refused(messages, where):
+def test_special_tokens_that_no_mark_can_stand_for_are_refused(messages, where):
     with pytest.raises(ChatTemplateError, match=where):
         template(SMOLLM).segments(messages)
-    with pytest.raises(ChatTemplateError, match=r"tools\[0\]"):
-        template(SMOLLM).segments(DIALOGUE, tools=[{"name": "<|im_end|>"}])
+    with pytest.raises(ChatTemplateError, match=r"a key of tools\[0\]"):
+        template(SMOLLM).segments(DIALOGUE, tools=[{"name": "f", "<|im_end|>": 1}])
 
 
 def test_contents_come_in_three_forms():
@@ -304,8 +303,8 @@ def test_a_template_with_a_mistake_in_it_is_an_error_of_its_own():
 
 def test_tools_and_other_fields_reach_the_template():
     source = "{{ tools | tojson }}{% for m in messages %}{{ m.name }}{% endfor %}"
-    text = template(source).render([{"role": "user", "content": "", "name": "Ann"}], tools=[{"a": "é<"}])
-    assert text == '[{"a": "é<"}]Ann'
+    text = template(source).render([{"role": "user", "content": "", "name": "Ann"}], tools=[{"name": "é<"}])
+    assert text == '[{"name": "é<"}]Ann'
 
 
 def test_threads_share_a_template():

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from ramet.runtime.errors import InvalidConfigError
-from ramet.runtime.policies import dfs_weight, lof, lpm
+from ramet.runtime.policies import dfs_weight, lof, lpm, program
 from ramet.runtime.policies.base import WaitingView
 from ramet.runtime.policies.random_order import WINDOW
 from ramet.runtime.policies.registry import SCHEDULE_POLICIES
+from ramet.runtime.request_program import RequestProgram
 
 
 def tokens(first: int, length: int) -> list[int]:
@@ -170,6 +171,7 @@ def hostile_stream(policy: str, warm: list[int]) -> dict[str, object]:
         "routing-key": {"prompt": [5], "routing_key": "hot"},
         "random": {"prompt": [5]},
         "fcfs": {"prompt": [5]},
+        "program": {"prompt": warm},
     }[policy]
 
 
@@ -180,6 +182,7 @@ MOST_OVERTAKINGS = {
     "routing-key": 2,
     "random": WINDOW,
     "fcfs": 0,
+    "program": (2 * program.LEVEL_TOKENS + 160) // program.AGING_TOKENS + 1,
 }
 
 
@@ -188,8 +191,10 @@ def test_nobody_is_starved_by_an_endless_stream(make_engine, request_of, run, po
     """One arrival for each place, which the policy likes better. `priority` alone may starve, as asked."""
     engine = make_engine(num_blocks=200, max_num_seqs=2, schedule_policy=policy)
     warm = tokens(1, 160)
-    engine.add_request(request_of("warm", warm, max_tokens=1))
+    engine.add_request(replace(request_of("warm", warm, max_tokens=1), program=RequestProgram("served")))
     run(engine)
+    for record in engine.scheduler.programs._records.values():
+        record.branches[()].num_served_tokens = 2 * program.FIRST_LEVEL_TOKENS  # is on level 2 with its next call
     engine.add_request(
         replace(request_of("always", [3], max_tokens=3_000, ignore_eos=True, stop_token_ids=()), routing_key="hot")
     )
@@ -202,7 +207,7 @@ def test_nobody_is_starved_by_an_endless_stream(make_engine, request_of, run, po
         engine.add_request(replace(request, routing_key=liked.get("routing_key")))
 
     arrive(0)
-    engine.add_request(request_of("cold", tokens(50, 40), max_tokens=1))
+    engine.add_request(replace(request_of("cold", tokens(50, 40), max_tokens=1), program=RequestProgram("served")))
     num_overtakings = 0
     for idx in range(1, 1_200):
         arrive(idx)
@@ -233,6 +238,6 @@ def test_a_long_queue_is_ranked_like_a_short_one(make_engine, request_of, run):
 
 
 def test_an_unknown_policy_is_refused_with_the_list(make_engine):
-    names = r"\['dfs-weight', 'fcfs', 'lof', 'lpm', 'priority', 'random', 'routing-key'\]"
+    names = r"\['dfs-weight', 'fcfs', 'lof', 'lpm', 'priority', 'program', 'random', 'routing-key'\]"
     with pytest.raises(InvalidConfigError, match=rf"'speed' is unknown; choose one of {names}"):
         make_engine(schedule_policy="speed")

@@ -14,10 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ramet.runtime.policies.dfs_weight import MAX_OVERTAKEN
 from ramet.runtime.policies.lof import AGING_TOKENS as LOF_AGING
 from ramet.runtime.policies.lpm import AGING_TOKENS as LPM_AGING
+from ramet.runtime.policies.program import AGING_TOKENS as PROGRAM_AGING
+from ramet.runtime.policies.program import LEVEL_TOKENS, MAX_LEVEL
 from ramet.runtime.policies.random_order import WINDOW
 from ramet.runtime.policies.registry import SCHEDULE_POLICIES
+from ramet.runtime.request_program import RequestProgram
 
 MAX_PROMPT_LEN, MAX_TOKENS = 90, 40
+BRANCHES = [(), (), (0,), (1,), (0, 1)]
 
 OVERTAKINGS = {
     "fcfs": lambda engine, max_waiting: 0,
@@ -26,8 +30,13 @@ OVERTAKINGS = {
     "dfs-weight": lambda engine, max_waiting: MAX_OVERTAKEN + max_waiting,
     "routing-key": lambda engine, max_waiting: engine.config.max_num_seqs + max_waiting,
     "random": lambda engine, max_waiting: WINDOW,
+    "program": lambda engine, max_waiting: (MAX_LEVEL + 1) * LEVEL_TOKENS // PROGRAM_AGING + max_waiting,
 }
 """How often a policy lets later arrivals be first at most, for a queue that was never longer than max_waiting."""
+
+
+def branches_of(programs):
+    return [branch for record in programs._records.values() for branch in record.branches.values()]
 
 
 def check_queues(engine):
@@ -41,6 +50,12 @@ def check_queues(engine):
     assert len(cache.open_tables) == len(scheduler.running)
     num_new = len(waiting) - len(scheduler.waiting.returning)
     assert sum(len(group.members) for *_, group in cache.tree.watches.entries()) == num_new
+    held = [sequence.expectation for sequence in waiting if sequence.expectation is not None]
+    assert all(sequence.expectation is None for sequence in scheduler.running), "who runs needs no expectation"
+    placed = [expectation for _, expectation in cache.expectations.entries()]
+    known = [*held, *(branch.expectation for branch in branches_of(scheduler.programs) if branch.expectation)]
+    assert len(placed) <= len(known)
+    assert set(placed) <= set(known), "an expectation of nobody is left"
 
 
 class PlanChecker:
@@ -144,7 +159,22 @@ class Traffic:
         else:
             fields |= {"n": draw.choice([1, 1, 2, 4]), "temperature": 1.0, "seed": self.count}
         request = self.request_of(f"r{self.count}", prompt, **fields)
-        return replace(request, routing_key=draw.choice([None, "a", "b", "c"]))
+        program = draw.choice([None, *(RequestProgram(run, branch=draw.choice(BRANCHES)) for run in "abcde")])
+        return replace(request, routing_key=draw.choice([None, "a", "b", "c"]), program=program)
+
+    def hint(self, programs) -> None:
+        """What a program may tell at any time, true or not."""
+        draw = self.random
+        run_id, branch = draw.choice("abcdef"), draw.choice(BRANCHES)
+        match draw.randrange(5):
+            case 0:
+                programs.fork(run_id, branch, draw.randrange(2), draw.randrange(1, 4))
+            case 1:
+                programs.join(run_id, branch, [(*branch, 0), (*branch, 1)], draw.randrange(4))
+            case 2 | 3:
+                programs.expect(run_id, branch, draw.choice([None, 0, 1, 5]))
+            case 4:
+                programs.end(run_id)
 
 
 def live(make_engine, request_of, policy: str, seed: int, num_steps: int = 300, **options):
@@ -158,6 +188,8 @@ def live(make_engine, request_of, policy: str, seed: int, num_steps: int = 300, 
             request = traffic.request()
             engine.add_request(request)
             alive.add(request.request_id)
+        if traffic.random.random() < 0.2:
+            traffic.hint(engine.scheduler.programs)
         if alive and traffic.random.random() < 0.03:
             engine.abort_request(traffic.random.choice(sorted(alive)))
         for chunk in engine.step():
@@ -168,6 +200,9 @@ def live(make_engine, request_of, policy: str, seed: int, num_steps: int = 300, 
             break
     assert not engine.has_work
     assert engine.cache.num_private_blocks == 0
+    for run_id in "abcdef":
+        engine.scheduler.programs.end(run_id)
+    assert len(engine.scheduler.programs) == len(engine.cache.expectations) == 0
     return checker
 
 
@@ -178,8 +213,10 @@ def live(make_engine, request_of, policy: str, seed: int, num_steps: int = 300, 
         {"num_blocks": 64, "max_num_batched_tokens": 24, "max_num_seqs": 6},
         {"num_blocks": 10, "max_num_batched_tokens": 40, "max_num_seqs": 8, "schedule_conservativeness": 0.0},
         {"num_blocks": 14, "max_num_batched_tokens": 16, "max_num_logit_rows": 7, "reserve": "none"},
+        {"num_blocks": 12, "max_num_batched_tokens": 30, "eviction_policy": "steps-to-execution", "reserve": "none"},
+        {"num_blocks": 13, "max_num_batched_tokens": 30, "keep_open_programs": True, "schedule_conservativeness": 0.1},
     ],
-    ids=["roomy", "tiny pool", "no reserve"],
+    ids=["roomy", "tiny pool", "no reserve", "steps to execution", "keep open programs"],
 )
 def test_every_plan_keeps_every_promise(make_engine, request_of, policy, options):
     checker = live(make_engine, request_of, policy, seed=11, **options)
@@ -305,8 +342,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         reserve=st.sampled_from(["estimate", "max", "none"]),
         conservativeness=st.sampled_from([0.0, 0.3, 1.0]),
         threshold=st.sampled_from([0, 5]),
+        eviction=st.sampled_from(["lru", "steps-to-execution"]),
+        keeps_open=st.booleans(),
     )
-    def begin(self, policy, num_blocks, batched, reserve, conservativeness, threshold):
+    def begin(self, policy, num_blocks, batched, reserve, conservativeness, threshold, eviction, keeps_open):
         self.reserve = reserve
         self.engine = type(self).make_engine(
             num_blocks=num_blocks,
@@ -317,6 +356,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             reserve=reserve,
             schedule_conservativeness=conservativeness,
             long_prefill_token_threshold=threshold,
+            eviction_policy=eviction,
+            keep_open_programs=keeps_open,
         )
         self.checker = PlanChecker(self.engine, policy)
         self.alive: list[str] = []
@@ -330,8 +371,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         n=st.integers(1, 3),
         priority=st.integers(0, 2),
         is_beam=st.booleans(),
+        run_id=st.sampled_from([None, "a", "b"]),
+        branch=st.sampled_from(BRANCHES),
     )
-    def add(self, stem, stem_len, own, max_tokens, n, priority, is_beam):
+    def add(self, stem, stem_len, own, max_tokens, n, priority, is_beam, run_id, branch):
         if len(self.alive) >= 8:
             return
         self.count += 1
@@ -348,7 +391,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             ignore_eos=True,
             **fields,
         )
-        self.engine.add_request(replace(request, routing_key=str(stem)))
+        program = None if run_id is None else RequestProgram(run_id, branch=branch)
+        self.engine.add_request(replace(request, routing_key=str(stem), program=program))
         self.alive.append(request.request_id)
 
     @rule(num_steps=st.integers(1, 6))
@@ -363,6 +407,22 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, idx):
         for request_id in self.alive[idx : idx + 1]:
             self.engine.abort_request(request_id)
+
+    @rule(run_id=st.sampled_from("abc"), branch=st.sampled_from(BRANCHES), steps=st.sampled_from([None, 0, 1, 9]))
+    def expect(self, run_id, branch, steps):
+        self.engine.scheduler.programs.expect(run_id, branch, steps)
+
+    @rule(run_id=st.sampled_from("abc"), branch=st.sampled_from(BRANCHES), num_branches=st.integers(1, 3))
+    def fork(self, run_id, branch, num_branches):
+        self.engine.scheduler.programs.fork(run_id, branch, 0, num_branches)
+
+    @rule(run_id=st.sampled_from("abc"), branch=st.sampled_from(BRANCHES))
+    def join(self, run_id, branch):
+        self.engine.scheduler.programs.join(run_id, branch, [(*branch, 0)], 1)
+
+    @rule(run_id=st.sampled_from("abc"))
+    def end(self, run_id):
+        self.engine.scheduler.programs.end(run_id)
 
     @rule()
     def reset(self):
@@ -379,6 +439,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.engine.has_work
         assert not self.alive
         assert self.engine.cache.num_private_blocks == 0
+        for run_id in "abc":
+            self.end(run_id)
+        assert len(self.engine.scheduler.programs) == len(self.engine.cache.expectations) == 0
 
 
 def test_any_order_of_arrivals_steps_and_aborts(make_engine, request_of):

@@ -1,0 +1,174 @@
+"""How models write tool calls into their text: one ToolFormat each, and which of them a template was made for.
+
+A new format is one entry of TOOL_FORMATS.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..backend import Backend, Message
+from ..errors import InvalidProgramError, ToolCallError
+
+_DECODER = json.JSONDecoder()
+_BETWEEN_CALLS = re.compile(r"[\s;,]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model asked for.
+
+    Attributes:
+        call_id: names it in the conversation; the result refers to it.
+    """
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any] = field(hash=False)
+
+    def to_message(self) -> dict[str, Any]:
+        """As OpenAI writes it in an assistant message: the arguments as JSON text."""
+        arguments = json.dumps(self.arguments, ensure_ascii=False)
+        return {"id": self.call_id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """A way to write calls: {"name": ..., `arguments_key`: {...}}, each between `opening` and `closing`.
+
+    Attributes:
+        opening, closing: "" for calls that are the whole text; a list of them may then be one too.
+    """
+
+    name: str
+    arguments_key: str = "arguments"
+    opening: str = ""
+    closing: str = ""
+
+    def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Names and arguments as a model would write them."""
+        texts = (
+            json.dumps({"name": name, self.arguments_key: dict(given)}, ensure_ascii=False) for name, given in calls
+        )
+        return "\n".join(f"{self.opening}{text}{self.closing}" for text in texts)
+
+    def read(self, text: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+        """What a model wrote, apart from calls; and these, as names and arguments. Linear in the text.
+
+        Raises:
+            ToolCallError: a call is begun, but is none.
+        """
+        mark = self.opening.strip()
+        if not mark:
+            return self._read_whole(text)
+        content, *written = text.split(mark)
+        calls = []
+        for piece in written:
+            value, rest = _first_json(piece)
+            calls.append(self._checked(value, piece))
+            content += rest.strip().removeprefix(self.closing.strip())
+        return (content.strip() if written else text), calls
+
+    def _read_whole(self, text: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+        rest = text.strip()
+        looks_like_call = re.match(r'\[?\s*\{\s*"name"\s*:', rest) is not None
+        if not looks_like_call:
+            return text, []
+        calls = []
+        while rest:
+            value, rest = _first_json(rest)
+            calls += [self._checked(item, text) for item in (value if isinstance(value, list) else [value])]
+            rest = rest[_end_of(_BETWEEN_CALLS, rest) :]
+        return "", calls
+
+    def _checked(self, value: object, text: str) -> tuple[str, dict[str, Any]]:
+        name = value.get("name") if isinstance(value, dict) else None
+        arguments = value.get(self.arguments_key, {}) if isinstance(value, dict) else None
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise ToolCallError(
+                f'a tool call is {{"name": ..., "{self.arguments_key}": {{...}}}}, but the model wrote {text!r:.200}'
+            )
+        return name, arguments
+
+
+TOOL_FORMATS: Mapping[str, ToolFormat] = {
+    each.name: each
+    for each in (
+        ToolFormat("hermes", opening="<tool_call>\n", closing="\n</tool_call>"),
+        ToolFormat("llama3", arguments_key="parameters"),
+        ToolFormat("json"),
+    )
+}
+"""By name. "hermes" is that of Hermes and Qwen models."""
+
+DEFAULT_FORMAT = "hermes"
+"""Where the template knows no tools, so that any will do that the model is told of."""
+
+_PROBE = "ramet_probe"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": _PROBE, "description": "x", "parameters": {"type": "object", "properties": {}}},
+}
+_PROBE_MESSAGES: Sequence[Message] = (
+    {"role": "user", "content": "x"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "probe0000", "type": "function", "function": {"name": _PROBE, "arguments": '{"key": "value"}'}}
+        ],
+    },
+)
+
+
+def knows_tools(backend: Backend) -> bool:
+    """Whether the template writes the tools it is given into the prompt."""
+    try:
+        segments = backend.chat_segments(_PROBE_MESSAGES[:1], tools=[_PROBE_TOOL])
+    except ValueError:
+        return False
+    return any(_PROBE in segment.text for segment in segments)
+
+
+def template_format(backend: Backend) -> ToolFormat | None:
+    """The format in which the template writes calls; None where it writes none, or in one that is not known."""
+    try:
+        segments = backend.chat_segments(_PROBE_MESSAGES, tools=[_PROBE_TOOL], add_generation_prompt=False)
+    except ValueError:
+        return None
+    text = "".join(segment.text for segment in segments)
+    for tool_format in TOOL_FORMATS.values():
+        opening = re.escape(tool_format.opening.strip())
+        pattern = rf'{opening}\s*\{{\s*"name"\s*:\s*"{_PROBE}"\s*,\s*"{tool_format.arguments_key}"\s*:\s*\{{'
+        if re.search(pattern, text):
+            return tool_format
+    return None
+
+
+def named_format(name: object) -> ToolFormat:
+    """
+    Raises:
+        InvalidProgramError: there is none of that name.
+    """
+    if not isinstance(name, str) or name not in TOOL_FORMATS:
+        raise InvalidProgramError(f"tool_format={name!r} is not allowed: it must be one of {', '.join(TOOL_FORMATS)}")
+    return TOOL_FORMATS[name]
+
+
+def _first_json(text: str) -> tuple[object, str]:
+    """The JSON value that a text begins with, and the rest of the text."""
+    stripped = text.strip()
+    try:
+        value, end = _DECODER.raw_decode(stripped)
+    except (ValueError, RecursionError) as error:
+        raise ToolCallError(f"a tool call must be JSON, but the model wrote {text!r:.200}: {error}") from error
+    return value, stripped[end:]
+
+
+def _end_of(pattern: re.Pattern[str], text: str) -> int:
+    found = pattern.match(text)
+    return found.end() if found is not None else 0

@@ -1,0 +1,168 @@
+"""What SGLang's `generate` is asked with, checked and made into requests. The offline engine and a server share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..native_params import NativeParams, from_native
+from ..sampling_params import MAX_LOGPROBS
+from ..suggestions import did_you_mean
+from .errors import InvalidRequestError
+from .prompts import Prompt, tokenize_prompt
+from .request import Request
+from .sglang_format import LogprobOptions
+from .tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+_KNOWN = (
+    "prompt",
+    "sampling_params",
+    "input_ids",
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "return_text_in_logprobs",
+    "stream",
+)
+_UNSUPPORTED: Mapping[str, str] = {
+    "image_data": "text only",
+    "audio_data": "text only",
+    "video_data": "text only",
+    "input_embeds": "give input_ids",
+    "token_ids_logprob": "use top_logprobs_num, or LLM.score",
+    "lora_path": "there are no adapters",
+    "custom_logit_processor": "use logit_bias",
+    "return_hidden_states": "there are none to be had",
+    "session_params": "the prefix cache keeps what a conversation has said",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AskedText:
+    """One prompt of a `generate`, ready to be submitted, and how its answer is to look."""
+
+    request: Request
+    native: NativeParams
+    logprobs: LogprobOptions
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateAsk:
+    """A whole `generate`: `is_single` says whether one answer is wanted or a list of them."""
+
+    items: tuple[AskedText, ...]
+    is_single: bool
+
+
+def read_generate(
+    tokenizer: Tokenizer,
+    new_request_id: Callable[[], str],
+    *,
+    prompt: str | Sequence[str] | None,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    return_logprob: bool | Sequence[bool],
+    logprob_start_len: int | Sequence[int],
+    top_logprobs_num: int | Sequence[int],
+    return_text_in_logprobs: bool,
+    others: Mapping[str, Any],
+) -> GenerateAsk:
+    """
+    Args:
+        others: further arguments, which are refused unless they ask for nothing.
+
+    Raises:
+        InvalidRequestError: the prompts are malformed, a list has not one entry per prompt, or an argument is unknown.
+        InvalidSamplingParamsError: a sampling parameter is.
+    """
+    _refuse(others)
+    prompts, is_single = _prompts(prompt, input_ids)
+    count = len(prompts)
+    params = _one_each("sampling_params", sampling_params, count, Mapping | None)
+    wanted = _one_each("return_logprob", return_logprob, count, bool)
+    starts = _one_each("logprob_start_len", logprob_start_len, count, int)
+    tops = _one_each("top_logprobs_num", top_logprobs_num, count, int)
+    items = []
+    for idx in range(count):
+        text, token_ids = tokenize_prompt(prompts[idx], tokenizer)
+        options = _logprob_options(
+            wanted[idx], starts[idx], tops[idx], len(token_ids), has_text=return_text_in_logprobs
+        )
+        native = from_native(params[idx])
+        items.append(AskedText(_request(new_request_id(), text, token_ids, native, options), native, options))
+    return GenerateAsk(tuple(items), is_single)
+
+
+def _request(
+    request_id: str, text: str | None, token_ids: tuple[int, ...], native: NativeParams, options: LogprobOptions
+) -> Request:
+    sampling = native.sampling
+    start_len = 0
+    if options.is_wanted:
+        sampling = sampling.replace(logprobs=options.num_top)
+        if options.start_len >= 0:
+            sampling = sampling.replace(prompt_logprobs=options.num_top)
+            start_len = options.start_len
+    return Request(
+        request_id=request_id,
+        prompt=text,
+        prompt_token_ids=token_ids,
+        sampling_params=sampling,
+        prompt_logprobs_start=start_len,
+    )
+
+
+def _refuse(others: Mapping[str, Any]) -> None:
+    for name, value in others.items():
+        if name in _UNSUPPORTED:
+            if value is None or value is False:
+                continue
+            raise InvalidRequestError(f"{name} is not supported: {_UNSUPPORTED[name]}")
+        raise InvalidRequestError(f"generate has no {name!r}{did_you_mean(name, _KNOWN)} it takes {', '.join(_KNOWN)}")
+
+
+def _prompts(
+    prompt: str | Sequence[str] | None, input_ids: Sequence[int] | Sequence[Sequence[int]] | None
+) -> tuple[list[Prompt], bool]:
+    if (prompt is None) == (input_ids is None):
+        raise InvalidRequestError("give either prompt or input_ids")
+    if isinstance(prompt, str):
+        return [prompt], True
+    if prompt is not None:
+        texts = list(prompt) if isinstance(prompt, Sequence) else [None]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise InvalidRequestError(f"prompt={prompt!r} must be a text or a non-empty list of texts")
+        return list(map(str, texts)), False
+    assert input_ids is not None
+    if isinstance(input_ids, str) or not isinstance(input_ids, Sequence) or not input_ids:
+        raise InvalidRequestError(f"input_ids={input_ids!r} must be a non-empty list of token ids, or of such lists")
+    if isinstance(input_ids[0], Sequence):
+        return [{"prompt_token_ids": ids} for ids in input_ids], False
+    return [{"prompt_token_ids": input_ids}], True
+
+
+def _one_each(name: str, value: Any, count: int, kind: Any) -> list[Any]:
+    """One value per prompt."""
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value] * count
+    if len(values) != count:
+        raise InvalidRequestError(f"{name} has {len(values)} entries for {count} prompts: give one, or one per prompt")
+    for item in values:
+        if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
+            raise InvalidRequestError(f"{name}={item!r} is not allowed")
+    return values
+
+
+def _logprob_options(
+    is_wanted: bool, start_len: int, num_top: int, prompt_len: int, *, has_text: bool
+) -> LogprobOptions:
+    if not -1 <= start_len <= prompt_len:
+        raise InvalidRequestError(
+            f"logprob_start_len={start_len} is not allowed: it must lie in [-1, {prompt_len}], the length of the "
+            "prompt; -1 is for the output only"
+        )
+    if not 0 <= num_top <= MAX_LOGPROBS:
+        raise InvalidRequestError(f"top_logprobs_num={num_top} is not allowed: it must lie in [0, {MAX_LOGPROBS}]")
+    return LogprobOptions(is_wanted, start_len, num_top, has_text)

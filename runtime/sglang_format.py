@@ -1,0 +1,125 @@
+"""SGLang's form of an answer: {"text", "output_ids", "meta_info"}. The offline engine and a server give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .outputs import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
+
+LogprobItem = tuple[float | None, int, str | None]
+"""A token's logprob, its id, and its text where asked for. There is no logprob of the first token of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobOptions:
+    """Which logprobs an answer has.
+
+    Attributes:
+        is_wanted: whether it has any.
+        start_len: from which token of the prompt on; -1 for those of the output only.
+        num_top: how many of the likeliest tokens beside each.
+        has_text: whether every token comes with its text.
+    """
+
+    is_wanted: bool = False
+    start_len: int = -1
+    num_top: int = 0
+    has_text: bool = False
+
+
+def answers(
+    output: RequestOutput, options: LogprobOptions, decode: Callable[[int], str], *, is_prefill_only: bool = False
+) -> list[dict[str, Any]]:
+    """One answer per sample of a finished request. One that failed has one, whose finish_reason is of type abort.
+
+    Args:
+        decode: the text of a token; only called for options.has_text.
+        is_prefill_only: what was generated does not count.
+    """
+    if output.error is not None:
+        reason = {"type": "abort", "message": str(output.error)}
+        meta = {"id": output.request_id, "finish_reason": reason, **_usage(output, 0)}
+        return [{"text": "", "output_ids": [], "meta_info": meta}]
+    return [
+        _answer(output, completion, options, decode, is_prefill_only=is_prefill_only) for completion in output.outputs
+    ]
+
+
+def finish_reason(
+    reason: FinishReason | None, stop_reason: int | str | None, num_tokens: int, last_token_id: int | None
+) -> dict[str, Any] | None:
+    """Why a sample ended; `matched` is the stop string or token. None while it runs."""
+    if reason is None:
+        return None
+    if reason is FinishReason.LENGTH:
+        return {"type": "length", "length": num_tokens}
+    return {"type": "stop", "matched": last_token_id if stop_reason is None else stop_reason}
+
+
+def _answer(
+    output: RequestOutput,
+    completion: CompletionOutput,
+    options: LogprobOptions,
+    decode: Callable[[int], str],
+    *,
+    is_prefill_only: bool,
+) -> dict[str, Any]:
+    token_ids = [] if is_prefill_only else list(completion.token_ids)
+    reason = finish_reason(
+        FinishReason.LENGTH if is_prefill_only else completion.finish_reason,
+        completion.stop_reason,
+        len(token_ids),
+        token_ids[-1] if token_ids else None,
+    )
+    meta = {"id": output.request_id, "finish_reason": reason, **_usage(output, len(token_ids))}
+    if completion.complete is not None and not is_prefill_only:
+        meta["complete"] = completion.complete
+    if options.is_wanted:
+        own = [] if is_prefill_only else list(completion.logprobs or [])
+        meta |= _logprobs("output", token_ids, own, options, decode)
+        if options.start_len >= 0:
+            prompt_ids = output.prompt_token_ids[options.start_len :]
+            entries = (output.prompt_logprobs or [])[options.start_len :]
+            meta |= _logprobs("input", prompt_ids, entries, options, decode)
+        else:
+            meta |= _logprobs("input", [], [], options, decode)
+    return {"text": "" if is_prefill_only else completion.text, "output_ids": token_ids, "meta_info": meta}
+
+
+def _usage(output: RequestOutput, num_generated_tokens: int) -> dict[str, Any]:
+    usage: dict[str, Any] = {
+        "prompt_tokens": len(output.prompt_token_ids),
+        "completion_tokens": num_generated_tokens,
+        "cached_tokens": output.num_cached_tokens,
+    }
+    metrics = output.metrics
+    if metrics.finished_time is not None:
+        usage["e2e_latency"] = metrics.finished_time - metrics.arrival_time
+    return usage
+
+
+def _logprobs(
+    which: str,
+    token_ids: Sequence[int],
+    entries: Sequence[TokenLogprobs | None],
+    options: LogprobOptions,
+    decode: Callable[[int], str],
+) -> Mapping[str, Any]:
+    def item(token_id: int, entry: TokenLogprobs | None) -> LogprobItem:
+        logprob = None if entry is None else entry[token_id].logprob
+        return (logprob, token_id, decode(token_id) if options.has_text else None)
+
+    pairs = list(zip(token_ids, entries, strict=True))
+    found: dict[str, Any] = {f"{which}_token_logprobs": [item(token_id, entry) for token_id, entry in pairs]}
+    if options.num_top:
+        found[f"{which}_top_logprobs"] = [
+            None if entry is None else [item(top_id, entry) for top_id in _likeliest(entry, options.num_top)]
+            for _, entry in pairs
+        ]
+    return found
+
+
+def _likeliest(entry: TokenLogprobs, num_top: int) -> list[int]:
+    return sorted(entry, key=lambda token_id: entry[token_id].rank)[:num_top]
