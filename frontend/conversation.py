@@ -96,6 +96,7 @@ class Conversation(MessageLog):
     def _start_run(self) -> None:
         """What is asked here is to the backend one program, which ends when nobody has the conversation any more."""
         self._run = RunContext("conversation", self.backend, self._sampling)
+        self._run.begin_body({})
 
     # -- asking ------------------------------------------------------------------------------------------------------
 

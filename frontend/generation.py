@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from .errors import ReadTimeoutError
@@ -40,12 +40,12 @@ class Sample:
     """
 
     text: str
-    token_ids: tuple[int, ...]
-    kept_token_ids: tuple[int, ...]
-    leftover_text: str = ""
+    token_ids: tuple[int, ...] = field(repr=False)
+    kept_token_ids: tuple[int, ...] = field(repr=False)
+    leftover_text: str = field(default="", repr=False)
     finish_reason: str = "stop"
     stop_reason: str | int | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = field(default=None, repr=False)
     complete: bool | None = None
 
 

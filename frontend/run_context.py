@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -32,7 +33,7 @@ class WatchesRuns(Protocol):
     """A backend that wants to know of every run on it."""
 
     def run_began(self, run: RunContext) -> None:
-        """The body of a run is about to begin, or could not. Does not block or raise."""
+        """The body of a run is about to begin, or could not. Does not raise; what it takes is no part of the run."""
         ...
 
 
@@ -123,13 +124,17 @@ class RunContext:
         if self._on_call is not None:
             self._on_call(call)
 
-    def sampling_params(self, options: Mapping[str, Any]) -> SamplingParams:
-        """The run's defaults with a call's own options on top.
+    def sampling_params(self, options: Mapping[str, Any], branch: tuple[int, ...] = ()) -> SamplingParams:
+        """The run's defaults with a call's own options on top. A seed among the defaults is another one in each branch,
+        always the same one there, so that branches of a fork differ as they do without.
 
         Raises:
             InvalidSamplingParamsError: they contradict each other.
         """
-        return params_of(sampling_fields({**self._sampling, **options}))
+        fields = {**self._sampling, **options}
+        if branch and "seed" in self._sampling and "seed" not in options:
+            fields["seed"] = _branch_seed(self._sampling["seed"], branch)
+        return params_of(sampling_fields(fields))
 
     def prompt_logprobs_start(self, options: Mapping[str, Any]) -> int:
         """The first token of a prompt whose logprob is wanted, where any are."""
@@ -139,9 +144,9 @@ class RunContext:
     def begin_body(self, arguments: Mapping[str, object]) -> None:
         """The body runs from now on, with these arguments after the state."""
         self.arguments = arguments
+        self._announce()
         self.start_time = time.time()
         self.started_at = time.monotonic()
-        self._announce()
 
     def _announce(self) -> None:
         if not self._is_announced and _watches_runs(type(self.backend)):
@@ -210,6 +215,11 @@ class RunContext:
         """What the body raised, as the cause of a ProgramError; None while it runs or if it returned."""
         failure = self._body_failure
         return None if failure is None else failure.to_error()
+
+
+def _branch_seed(seed: int, branch: tuple[int, ...]) -> int:
+    digest = hashlib.blake2b(repr((seed, branch)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1  # seeds have 63 bits
 
 
 def check_sampling(sampling: Mapping[str, Any]) -> None:

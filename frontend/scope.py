@@ -92,7 +92,9 @@ class Scope:
                 raise _between_messages(part)
             role = _next_role(role, part)
             has_messages = has_messages or role is not None
-        params = [self.run.sampling_params(part.options) if isinstance(part, Gen) else None for part in parts]
+        params = [
+            self.run.sampling_params(part.options, self._branch) if isinstance(part, Gen) else None for part in parts
+        ]
         self._role, self._has_messages = role, has_messages
         self._has_content = self._has_content or bool(parts)
         self._num_role_marks += sum(isinstance(part, RoleBegin | RoleEnd) for part in parts)

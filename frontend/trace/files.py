@@ -15,13 +15,13 @@ SUFFIXES = (".jsonl", ".html", ".txt")
 
 
 def save_traces(
-    traces: Sequence[ProgramTrace],
+    traces: ProgramTrace | Sequence[ProgramTrace],
     path: str | PathLike[str],
     *,
     cache: CacheTree | None = None,
     parts: Sequence[PagePart] = (),
 ) -> None:
-    """Write traces into one file, which is replaced if it exists.
+    """Write a trace, or several, into one file, which is replaced if it exists.
 
     Args:
         path: `.jsonl` has one trace a line, for `ProgramTrace.load`; `.html` is a page that needs nothing else; `.txt`
@@ -36,6 +36,10 @@ def save_traces(
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"path={str(path)!r} must end in {', '.join(SUFFIXES)}: that says what to save")
+    traces = [traces] if isinstance(traces, ProgramTrace) else list(traces)
+    for trace in traces:
+        if not isinstance(trace, ProgramTrace):
+            raise ValueError(f"traces must be what state.trace() gives, {trace!r:.80} is not")
     with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         if suffix == ".jsonl":
             file.writelines(f"{trace.to_json()}\n" for trace in traces)

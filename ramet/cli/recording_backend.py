@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,12 @@ class RecordingBackend:
         self._programs = ProgramLog()
 
     def run_began(self, run: RunContext) -> None:
-        """A program runs on this backend."""
+        """A program runs on this backend. Opens it, so that a run does not last as long as a model takes to load."""
         with self._lock:
             if self._runs is not None:
                 self._runs.append(run)
+        with suppress(Exception):  # the first call of the run raises it
+            self._inner  # noqa: B018
 
     def traces(self) -> list[ProgramTrace]:
         """Of the runs that were kept, as far as they have come."""

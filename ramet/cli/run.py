@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--report", action="store_true", help="list every call on stderr at the end")
     report.add_argument("--no-report", action="store_true", help="say nothing at the end")
     parser.add_argument(
-        "--trace", metavar="PATH", help="write what the programs did: a page (.html), text (.txt) or records (.jsonl)"
+        "--trace",
+        metavar="PATH",
+        help="write what the programs did: a page (.html), text (.txt), records (.jsonl); or draw the steps (.svg)",
     )
     add_engine_arguments(parser)
 
