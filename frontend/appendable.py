@@ -47,17 +47,17 @@ class AppendableState:
         """The same as `+=`, as a method."""
         self._scope.add(as_expression(expression))
 
-    def system(self, expression: Appendable | None = None) -> AbstractContextManager[None]:
-        """A system message: whole, if an expression is given, else around the block of a `with`."""
-        return self._message("system", expression)
+    def system(self, expr: Appendable | None = None) -> AbstractContextManager[None]:
+        """A system message: whole, if it is given, else around the block of a `with`."""
+        return self._message("system", expr)
 
-    def user(self, expression: Appendable | None = None) -> AbstractContextManager[None]:
-        """A user message: whole, if an expression is given, else around the block of a `with`."""
-        return self._message("user", expression)
+    def user(self, expr: Appendable | None = None) -> AbstractContextManager[None]:
+        """A user message: whole, if it is given, else around the block of a `with`."""
+        return self._message("user", expr)
 
-    def assistant(self, expression: Appendable | None = None) -> AbstractContextManager[None]:
-        """An assistant message: whole, if an expression is given, else around the block of a `with`."""
-        return self._message("assistant", expression)
+    def assistant(self, expr: Appendable | None = None) -> AbstractContextManager[None]:
+        """An assistant message: whole, if it is given, else around the block of a `with`."""
+        return self._message("assistant", expr)
 
     def _message(self, role: str, expression: Appendable | None) -> AbstractContextManager[None]:
         if expression is None:
@@ -104,18 +104,19 @@ class AppendableState:
             InvalidProgramError: size is not an integer from 1 to 4096, or forks are nested more than 64 deep, or
                 position_ids_offset asks for other positions than those of one text (SGLang takes and ignores it).
         """
-        if position_ids_offset is not None and any(offset != 0 for offset in position_ids_offset):
-            raise InvalidProgramError(
-                f"fork(position_ids_offset={position_ids_offset!r}) is not allowed: a branch goes on at the next "
-                "position of its text; leave the offsets out, or at 0"
-            )
+        _check_offsets("fork", position_ids_offset)
         branches = [type(self)(scope) for scope in self._scope.fork(size)]
         return ForkGroup(branches, self._join)
 
     @contextmanager
-    def copy(self) -> Iterator[Self]:
+    def copy(self, position_ids_offset: Sequence[int] | None = None) -> Iterator[Self]:
         """One branch, for the block of a `with`; joined when the block ends, so that each name it binds is a list of
-        one value in this state, as in SGLang. A block that raises binds nothing."""
+        one value in this state, as in SGLang. A block that raises binds nothing.
+
+        Raises:
+            InvalidProgramError: position_ids_offset, as of `fork`.
+        """
+        _check_offsets("copy", position_ids_offset)
         branches = self.fork(1)
         yield branches[0]
         branches.join()
@@ -208,10 +209,25 @@ class AppendableState:
 
     @property
     def return_value(self) -> object:
-        """What the program's body returned; None while it runs."""
+        """What the program's body returned; None while it runs.
+
+        Raises:
+            ProgramError: the body raised.
+        """
+        error = self._scope.run.body_error()
+        if error is not None:
+            raise error
         return self._scope.return_value
 
     @property
     def ret_value(self) -> object:
         """SGLang's name for `return_value`."""
-        return self._scope.return_value
+        return self.return_value
+
+
+def _check_offsets(method: str, position_ids_offset: Sequence[int] | None) -> None:
+    if position_ids_offset is not None and any(offset != 0 for offset in position_ids_offset):
+        raise InvalidProgramError(
+            f"{method}(position_ids_offset={position_ids_offset!r}) is not allowed: a branch goes on at the next "
+            "position of its text; leave the offsets out, or at 0"
+        )

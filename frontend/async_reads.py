@@ -47,10 +47,13 @@ async def bound(scope: Scope, name: str) -> None:
     bell = Bell()
     while True:
         bell.clear()
-        scope.when_bound(bell.ring)
-        if name in scope.variables() or scope.run.is_body_over:
-            return
-        await bell.wait()
+        forget = scope.when_bound(bell.ring)
+        try:
+            if name in scope.variables() or scope.run.is_body_over:
+                return
+            await bell.wait()
+        finally:
+            forget()
 
 
 async def text_pieces(
@@ -103,10 +106,13 @@ async def _part_or_end(scope: Scope, position: int, *, is_observer: bool) -> Non
     bell = Bell()
     while True:
         bell.clear()
-        scope.interpreter.when_changed(bell.ring)
-        if is_there():
-            return
-        await bell.wait()
+        forget = scope.interpreter.when_changed(bell.ring)
+        try:
+            if is_there():
+                return
+            await bell.wait()
+        finally:
+            forget()
 
 
 async def _call_pieces(call: Call, timeout: float | None) -> AsyncIterator[str]:
@@ -133,6 +139,15 @@ async def _call_pieces(call: Call, timeout: float | None) -> AsyncIterator[str]:
 async def _generation_pieces(generation: Generation, timeout: float | None) -> AsyncIterator[str]:
     bell = Bell()
     generation.add_listener(bell.ring)
+    try:
+        async for piece in _pieces_at(generation, bell, timeout):
+            yield piece
+    finally:
+        generation.remove_listener(bell.ring)
+
+
+async def _pieces_at(generation: Generation, bell: Bell, timeout: float | None) -> AsyncIterator[str]:
+    """What the generation writes, whenever the bell rings."""
     position = 0
     while True:
         bell.clear()

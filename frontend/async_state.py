@@ -14,6 +14,7 @@ from .errors import InvalidProgramError, ProgramError
 from .fork import ForkGroup, JoinMode
 from .loop_signals import time_limit
 from .meta_info import MetaInfo, meta_info_of
+from .timeouts import checked_timeout
 from .values import Joined, OnError, Value
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class AsyncProgramState(AppendableState):
 
     async def get(self, name: str, timeout: float | None = None) -> Any:
         """Like `s[name]`, and raises ReadTimeoutError if the value is not there within `timeout` seconds."""
+        timeout = checked_timeout(timeout)
         return await _get(name, self._lookup(name), timeout)
 
     def get_var(self, name: str) -> Read[Any]:
@@ -70,12 +72,14 @@ class AsyncProgramState(AppendableState):
 
     async def get_meta_info(self, name: str, timeout: float | None = None) -> MetaInfo | list[MetaInfo]:
         """What `meta` tells, as ProgramState.get_meta_info."""
+        timeout = checked_timeout(timeout)
         value = self._lookup(name)
         await _done(name, value, timeout)
         return meta_info_of(value, self._scope.run.backend.decode)
 
     async def meta(self, name: str, timeout: float | None = None) -> CallMeta:
         """What computing a variable took, as ProgramState.meta."""
+        timeout = checked_timeout(timeout)
         value = self._lookup(name)
         if isinstance(value, Joined):
             raise InvalidProgramError(f"{name!r} was joined from {len(value.values)} branches: use metas({name!r})")
@@ -84,6 +88,7 @@ class AsyncProgramState(AppendableState):
 
     async def metas(self, name: str, timeout: float | None = None) -> list[CallMeta]:
         """The meta of every call behind a variable, as ProgramState.metas."""
+        timeout = checked_timeout(timeout)
         return await _metas(name, self._lookup(name), timeout)
 
     def _lookup(self, name: str) -> Value:
@@ -91,16 +96,19 @@ class AsyncProgramState(AppendableState):
 
     async def text(self, timeout: float | None = None) -> str:
         """All text so far, template text included, as ProgramState.text."""
+        timeout = checked_timeout(timeout)
         await self._idle(timeout)
         return self._scope.interpreter.text()
 
     async def messages(self, timeout: float | None = None) -> list[Message]:
         """The complete chat messages as {"role", "content"}, as ProgramState.messages."""
+        timeout = checked_timeout(timeout)
         await self._idle(timeout)
         return self._scope.interpreter.messages()
 
     async def token_ids(self, timeout: float | None = None) -> list[int]:
         """The exact ids sent and generated so far, as ProgramState.token_ids."""
+        timeout = checked_timeout(timeout)
         await self._idle(timeout)
         return self._scope.interpreter.token_ids()
 
@@ -108,12 +116,12 @@ class AsyncProgramState(AppendableState):
         async with time_limit(timeout, lambda: f"the program still has calls running after {timeout} s"):
             await idle(self._scope)
 
-    def text_iter(self, name: str | None = None, timeout: float | None = None) -> AsyncIterator[str]:
+    def text_iter(self, var_name: str | None = None, timeout: float | None = None) -> AsyncIterator[str]:
         """`async for piece in s.text_iter("x")`: the text, or that of one variable, from its beginning as it comes.
 
         Any number of iterators may run at any time; each yields everything. Raises as ProgramState.text_iter.
         """
-        return text_pieces(self._scope, name, timeout)
+        return text_pieces(self._scope, var_name, checked_timeout(timeout))
 
     async def sync(self, timeout: float | None = None) -> None:
         """Until everything added so far, in this state and its branches, has run, well or not.
@@ -121,6 +129,7 @@ class AsyncProgramState(AppendableState):
         Raises:
             ReadTimeoutError: something takes longer than `timeout` seconds.
         """
+        timeout = checked_timeout(timeout)
         async with time_limit(timeout, lambda: f"the program still has calls running after {timeout} s"):
             await all_idle(self._scope)
 

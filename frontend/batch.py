@@ -7,6 +7,7 @@ inside a notebook's loop too; `arun_batch` uses the loop it is called in.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from .loop_thread import HEARTBEAT_S, LoopThread
 from .progress import Progress
 from .scope import Scope
 from .state import ProgramState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class BatchRun:
         self._scopes: list[Scope | None] = [None] * len(items)
         self._resumed: set[int] = set()
         self._failed: list[int] = []
+        self._num_unkept = 0
         self._progress = Progress(name, len(items)) if options.has_progress else None
         self._changed = threading.Condition()
         self._ended: set[int] = set()
@@ -108,7 +112,7 @@ class BatchRun:
                 scope = item.new_scope()
                 scope.run.end_without_body(Failure(reason, None, ProgramCancelledError))
             scopes.append(scope)
-        summary = BatchSummary.of([ItemTotals.of(scope) for scope in scopes], len(self._resumed))
+        summary = BatchSummary.of([ItemTotals.of(scope) for scope in scopes], len(self._resumed), self._num_unkept)
         return BatchResults(map(ProgramState, scopes), summary)
 
     def state_of(self, idx: int) -> ProgramState | None:
@@ -145,34 +149,42 @@ class BatchRun:
 
     async def _work(self, left: Iterator[int], journal: BatchJournal | None) -> None:
         for idx in left:
-            await asyncio.create_task(self._run_item(idx, journal))  # a task has a context of its own
+            await self._run_item(idx, journal)
 
     async def _run_item(self, idx: int, journal: BatchJournal | None) -> None:
         item = self._items[idx]
         scope = self._scopes[idx] = item.new_scope()
-        task = asyncio.current_task()
-        assert task is not None
+        worker = asyncio.current_task()
+        assert worker is not None
+        error: BaseException | None = None
         try:
-            error = await item.execute(scope)
+            error = await asyncio.create_task(item.execute(scope))  # a task has a context of its own
         except asyncio.CancelledError:
-            if task.cancelling():
-                raise
-            error = None  # the body's own: the scope has it
-        if error is not None and not isinstance(error, Exception):
+            if not scope.run.is_body_over:  # its task was cancelled before it began
+                reason = f"the program {scope.run.program_name!r} was cancelled with its task"
+                scope.run.end_without_body(Failure(reason, None, ProgramCancelledError))
+        if worker.cancelling():  # otherwise it is the item that was cancelled, by itself: the scope has it
+            raise asyncio.CancelledError
+        if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
             raise _BatchEndError(error)
         if journal is not None:
             assert item.key is not None
             try:
                 await journal.append(item.key, scope)
             except NotPlainDataError as not_plain:
-                raise self._unkept(idx, not_plain) from None
+                self._note_unkept(idx, not_plain)
         self._end_item(idx, scope, is_resumed=False)
         self._check_failures()
 
-    def _unkept(self, idx: int, error: NotPlainDataError) -> _BatchEndError:
-        """What cannot be kept would run again in every resumed batch: the first such item ends the batch."""
-        reason = f"item {idx} cannot be written to the journal: {error}. Let the program return plain data, or run it "
-        return _BatchEndError(self._with_results(f"{reason}without a journal", idx))
+    def _note_unkept(self, idx: int, error: NotPlainDataError) -> None:
+        """The item has its result; a resumed batch runs it again. Told once: others are likely to be the same."""
+        self._num_unkept += 1
+        if self._num_unkept == 1:
+            logger.warning(
+                "Item %d of the batch of %r cannot be written to the journal; a resumed batch will run it again: %s. "
+                "Let the program return plain data. Other such items are counted in summary.num_unkept.",
+                *(idx, self._name, error),
+            )
 
     def _end_item(self, idx: int, scope: Scope, *, is_resumed: bool) -> None:
         totals = ItemTotals.of(scope)
@@ -216,21 +228,3 @@ def run_batch(batch: BatchRun, name: str) -> BatchResults:
     if not batch.num_items:
         return batch.results()
     return LoopThread(batch.run, f"ramet-batch-{name}").result()
-
-
-def iter_batch(batch: BatchRun, name: str) -> Iterator[ProgramState]:
-    """Run a batch and yield the states in order, each as soon as those before it and itself have ended.
-
-    What ends the batch is raised instead of the first state that is missing. Leaving the iteration cancels the rest.
-    """
-    thread = LoopThread(batch.run, f"ramet-batch-{name}")
-    try:
-        for idx in range(batch.num_items):
-            state = batch.state_of(idx)
-            if state is None:
-                thread.result()
-                raise AssertionError("a batch that ended well has a state for every item")
-            yield state
-        thread.result()
-    finally:
-        thread.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from .errors import InvalidProgramError
 
@@ -83,6 +83,7 @@ def checked_path(journal: object) -> str | None:
     """
     if journal is None:
         return None
-    if not isinstance(journal, str | os.PathLike) or not os.fspath(journal):
+    is_path = isinstance(journal, str | os.PathLike) and os.fspath(journal)
+    if not is_path or "\0" in os.fsdecode(cast(str, journal)):
         raise InvalidProgramError(f"journal={journal!r} is not allowed: give the path of a file, such as 'run.jsonl'")
-    return os.fsdecode(journal)
+    return os.fsdecode(cast(str, journal))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import NoReturn
 
+from .callbacks import Callback, Callbacks, Forget, nothing_to_forget
 from .calls import Call, CallMeta, Failure
 from .errors import InvalidProgramError, ReadTimeoutError
 from .reasoning import ReasoningFormat
@@ -25,8 +26,9 @@ class Constant:
     def wait(self, timeout: float | None = None) -> None:
         """It is there."""
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callback) -> Forget:
         callback()
+        return nothing_to_forget
 
     def get(self, timeout: float | None = None) -> object:
         return self._value
@@ -51,18 +53,24 @@ class TextSpan:
         self.description = f"var_scope {name!r} at {source}"
         self._name = name
         self._outcome: Future[str | Failure] = Future()
+        self._when_done = Callbacks()
 
     def settle(self, outcome: str | Failure) -> None:
-        """The text, or why there is none."""
-        self._outcome.set_result(outcome)
+        """The text, or why there is none. What is said first holds."""
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+            self._when_done.call()
 
     @property
     def is_done(self) -> bool:
         return self._outcome.done()
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callback) -> Forget:
         """Call `callback` once there is an outcome; now if there is. It must not block or raise."""
-        self._outcome.add_done_callback(lambda _: callback())
+        forget = self._when_done.add(callback)
+        if self._outcome.done():
+            self._when_done.call()
+        return forget
 
     def wait(self, timeout: float | None = None) -> None:
         """
@@ -109,8 +117,8 @@ class Reasoning:
     def wait(self, timeout: float | None = None) -> None:
         self._call.wait(timeout)
 
-    def when_done(self, callback: Callable[[], None]) -> None:
-        self._call.when_done(callback)
+    def when_done(self, callback: Callback) -> Forget:
+        return self._call.when_done(callback)
 
     def get(self, timeout: float | None = None) -> str | list[str]:
         """The text, a list of them with n > 1; blocks and raises like the gen's own value."""

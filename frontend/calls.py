@@ -7,13 +7,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ..sampling_params import SamplingParams
+from .callbacks import Callback, Callbacks, Forget
 from .choices import ChoiceLogprobs, ChoicesMethod
 from .errors import GenerationError, ProgramCancelledError, ProgramError, ReadTimeoutError, UnparsedTextError
 from .generation import Generation, Sample, TokenLogprob
@@ -249,12 +250,15 @@ class Call:
         self.text = ""
         self._started: Future[Generation | None] = Future()
         self._outcome: Future[object] = Future()
+        self._when_started = Callbacks()
+        self._when_done = Callbacks()
         record.choices_method = None if method is None else method.name
         record.belongs_to(self)
 
     def start(self, generation: Generation | None) -> None:
         """It was submitted; a select has no generation to follow."""
         self._started.set_result(generation)
+        self._when_started.call()
 
     def succeed(self, value: object, text: str, meta: CallMeta) -> None:
         """It ended with `value`; `text` is what it adds to the state. The value may be a ParseFailure."""
@@ -266,25 +270,36 @@ class Call:
             self.record.value = value
         self.record.meta = meta
         self._outcome.set_result(value)
+        self._when_done.call()
 
     def fail(self, failure: Failure) -> None:
+        """It has no value, unless it has ended already."""
+        if self._outcome.done():
+            return
         self.record.ended_at = time.monotonic()
         self.record.failure = failure
         if not self._started.done():
-            self._started.set_result(None)
+            self.start(None)
         self._outcome.set_result(failure)
+        self._when_done.call()
 
     @property
     def is_done(self) -> bool:
         return self._outcome.done()
 
-    def when_started(self, callback: Callable[[], None]) -> None:
+    def when_started(self, callback: Callback) -> Forget:
         """Call `callback` once, when it was submitted or has failed; now if it has. It must not block or raise."""
-        self._started.add_done_callback(lambda _: callback())
+        forget = self._when_started.add(callback)
+        if self._started.done():
+            self._when_started.call()
+        return forget
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callback) -> Forget:
         """Call `callback` once, when it has ended, well or not; now if it has. It must not block or raise."""
-        self._outcome.add_done_callback(lambda _: callback())
+        forget = self._when_done.add(callback)
+        if self._outcome.done():
+            self._when_done.call()
+        return forget
 
     @property
     def is_started(self) -> bool:

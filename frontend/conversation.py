@@ -23,6 +23,7 @@ from .chat.messages import checked_message, checked_messages
 from .chat.overflow import ContextLimit, OverflowPolicy, turn_starts
 from .chat.reply import PendingReply, Reply, Settlement, checked_no_open_reply
 from .chat.request import ReplyRequest, StartedReply, checked_sampling, reply_request
+from .chat.stream import AsyncReplyStream, ReplyStream
 from .chat.tool_schema import as_tools
 from .chat.tool_use import NO_TOOLS, OnToolError, ToolUse, check_tool_loop, tool_use
 from .continuation import History
@@ -30,6 +31,7 @@ from .default_backend import as_backend, get_default_backend
 from .errors import InvalidProgramError, ToolCallError
 from .execution import Outcome
 from .run_context import RunContext
+from .timeouts import checked_timeout
 
 if TYPE_CHECKING:
     from .default_backend import BackendLike
@@ -117,6 +119,7 @@ class Conversation(MessageLog):
                 refuses.
         In every case the conversation is then as it was before.
         """
+        timeout = checked_timeout(timeout)
         pending = self.send(content, **options)
         try:
             return pending.result(timeout)
@@ -138,19 +141,8 @@ class Conversation(MessageLog):
 
     def stream(self, content: Content | None = None, **options: Any) -> Iterator[str]:
         """Like `ask`, piece by piece. `last_reply` is the whole afterwards. Leaving the loop early stops the reply and
-        keeps what was seen of it."""
-        pending = self.send(content, **options)
-
-        def pieces() -> Iterator[str]:
-            try:
-                yield from pending.chunks()
-            except GeneratorExit:
-                pending.stop()
-                raise
-            finally:
-                pending.abandon()
-
-        return pieces()
+        keeps what was seen of it; a stream that is dropped before its first piece was never asked."""
+        return ReplyStream(self.send(content, **options))
 
     async def aask(self, content: Content | None = None, **options: Any) -> Reply:
         """`ask` without holding up the event loop, but for tokenising and compiling a new constraint. Cancelling the
@@ -161,17 +153,9 @@ class Conversation(MessageLog):
         finally:
             pending.abandon()
 
-    async def astream(self, content: Content | None = None, **options: Any) -> AsyncIterator[str]:
-        """`stream` for `async for`."""
-        pending = self.send(content, **options)
-        try:
-            async for piece in pending.achunks():
-                yield piece
-        except GeneratorExit:
-            pending.stop()
-            raise
-        finally:
-            pending.abandon()
+    def astream(self, content: Content | None = None, **options: Any) -> AsyncIterator[str]:
+        """`stream` for `async for`; nothing is asked before the first piece is."""
+        return AsyncReplyStream(lambda: self.send(content, **options))
 
     def regenerate(self, **options: Any) -> Reply:
         """Drop what follows the last question and answer it again. If that fails, nothing is dropped."""

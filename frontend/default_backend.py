@@ -87,8 +87,11 @@ def set_default_backend(backend: BackendLike | None) -> None:
     _default.set(None if backend is None else as_backend(backend))
 
 
-def flush_cache(backend: BackendLike | None = None) -> None:
-    """Forget the cached prefixes that are not in use, of a backend or the default one. Raises as `as_backend` does."""
+def flush_cache(backend: BackendLike | None = None, empty_cache: bool = True) -> None:
+    """Forget the cached prefixes that are not in use, of a backend or the default one. Raises as `as_backend` does.
+
+    `empty_cache`, which has SGLang give memory of the GPU back, is taken and plays no part: the blocks stay allocated.
+    """
     _given_or_default(backend).flush_cache()
 
 

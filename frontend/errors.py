@@ -69,7 +69,26 @@ class UnknownVariableError(KeyError):
 
 def raised_message(program_name: str, error: BaseException) -> str:
     """That a program's body raised `error`, in words."""
-    return f"the program {program_name!r} raised {type(error).__name__}: {error}"
+    return f"the program {program_name!r} raised {described(error)}"
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says; which one it is if it cannot say it: an error of a program may be of any class."""
+    try:
+        return str(error)
+    except Exception:
+        return f"<a {type(error).__name__} whose message cannot be shown>"
+
+
+def described(error: BaseException) -> str:
+    """Which error it is and what it says: "Type: message"."""
+    return f"{type(error).__name__}: {words_of(error)}"
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise what asks the process to stop, which is nobody's failure; anything else is dealt with already."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
 
 
 class ReadTimeoutError(TimeoutError):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .backend import Backend, GenerateCall, ScoreCall, ScoreResult, Scoring, TextSegment
 from .calls import Call, CallMeta, ChoiceScore, ParseFailure
 from .choices import ChoiceLogprobs, choice_probabilities
-from .errors import InvalidProgramError
+from .errors import InvalidProgramError, words_of
 from .generation import GenerateResult, Generation, Sample
 from .handle import Handle
 from .run_context import RunContext
@@ -187,7 +187,7 @@ class GenExecution:
             try:
                 return value_type.parse(sample.text)
             except Exception as error:
-                cause, reason = error, f"{which} is no {value_type.name}: {error}"
+                cause, reason = error, f"{which} is no {value_type.name}: {words_of(error)}"
         shown = sample.text if len(sample.text) <= _MAX_SHOWN_CHARS else f"{sample.text[:_MAX_SHOWN_CHARS]}..."
         message = f"{self._call.record.describe()} has no value: {reason}; the text is {shown!r}"
         return ParseFailure(message, cause, text=sample.text)

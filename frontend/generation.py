@@ -168,3 +168,9 @@ class Generation(Handle[GenerateResult]):
                 self._listeners.append(listener)
         if is_over:
             listener()
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """It is not called any more, if it still was."""
+        with self._changed:
+            if listener in self._listeners:
+                self._listeners.remove(listener)

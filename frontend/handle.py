@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from .errors import raise_interrupt
+
 T = TypeVar("T")
 
 
@@ -36,8 +38,9 @@ class Handle(Generic[T]):
         """Settle with what `make_result` returns, or raises."""
         try:
             result = make_result()
-        except Exception as error:
+        except BaseException as error:
             self.fail(error)
+            raise_interrupt(error)
         else:
             self.finish(result)
 
@@ -74,6 +77,12 @@ class Handle(Generic[T]):
             on_cancel, self._on_cancel = self._on_cancel, None
         if on_cancel is not None and not self._future.done():
             on_cancel()
+
+
+def cancel_all(handles: Sequence[Handle[Any]]) -> None:
+    """Say of all of them that the outcome is no longer wanted."""
+    for handle in handles:
+        handle.cancel()
 
 
 def when_all_done(handles: Sequence[Handle[Any]], callback: Callable[[], None]) -> None:

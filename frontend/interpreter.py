@@ -8,42 +8,36 @@ So a state costs no thread, branches of a fork run side by side, and adding to a
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
-from .backend import Message, TextSegment
+from .backend import Message
+from .callbacks import Callback, Callbacks, Forget, nothing_to_forget
 from .calls import Call, Failure, ParseFailure
-from .continuation import History
-from .errors import ProgramCancelledError, ReadTimeoutError
-from .execution import Execution, submit
-from .handle import when_all_done
+from .errors import ProgramCancelledError, ReadTimeoutError, described, raise_interrupt, words_of
+from .execution import Execution, Outcome, submit
+from .handle import Handle, cancel_all, when_all_done
+from .literals import add_literal, run_mark
+from .operation_queue import OperationQueue
 from .operations import (
     AppendBranches,
+    Contribution,
     ForkOp,
     HintOp,
     Mark,
     Operation,
     Snapshot,
-    SpanBegin,
-    SpanEnd,
     fail_operation,
 )
-from .primitives import RoleBegin, RoleEnd, Text, with_article
+from .primitives import with_article
 from .run_context import RunContext
 from .token_log import TokenLog
 from .transcript import Transcript
 
-Phase = Literal["idle", "executing", "settled", "waiting"]
-
 
 class Interpreter:
     """Runs the operations of one state. Public methods may be called from any thread.
-
-    Phases: `idle` (queue empty), `executing` (some thread runs operations), `settled` (the call that thread has just
-    submitted is already over), `waiting` (for a call's handle or, in a new branch, for the fork).
 
     Attributes:
         transcript: what the state says so far.
@@ -52,15 +46,14 @@ class Interpreter:
     def __init__(self, run: RunContext, *, is_branch: bool = False) -> None:
         self._run = run
         self._changed = threading.Condition()
-        self._queue: deque[Operation] = deque()
-        self._phase: Phase = "waiting" if is_branch else "idle"
+        self._queue = OperationQueue(self._changed, is_branch=is_branch)
         self._execution: Execution | None = None
         self._failure: Failure | None = None
         self._parse_failure: ParseFailure | None = None
         self._tokens = TokenLog(run.backend)
         self.transcript = Transcript()
-        self._when_changed: list[Callable[[], None]] = []
-        self._when_idle: list[Callable[[], None]] = []
+        self._when_changed = Callbacks()
+        self._when_idle = Callbacks()
         run.when_body_over(self._notify)
         if is_branch:
             run.begin_work()
@@ -68,33 +61,38 @@ class Interpreter:
     # What the program does
 
     def add(self, operations: Sequence[Operation]) -> None:
-        """Queue operations and run what can run now. Never blocks on a call."""
+        """Queue operations and run what can run now. Never blocks on a call.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: it came meanwhile; what was queued has failed then.
+        """
         with self._changed:
-            self._queue.extend(operations)
-            if self._phase != "idle":
+            if not self._queue.extend(operations):
                 return
-            self._phase = "executing"
-        self._run.begin_work()
+            self._run.begin_work()
+            self._queue.execute_here()
         self._drain()
 
     def start(self, snapshot: Snapshot) -> None:
-        """Begin as a branch of another state."""
-        self._tokens = snapshot.tokens
-        self.transcript = Transcript(snapshot.text, snapshot.messages, snapshot.role, snapshot.role_text)
+        """Begin as a branch of another state, unless it has begun."""
         with self._changed:
+            if not self._queue.is_new_branch:
+                return
+            self._tokens = snapshot.tokens
+            self.transcript = Transcript(snapshot.text, snapshot.messages, snapshot.role, snapshot.role_text)
             self._failure = self._failure or snapshot.failure
-        self._resume()
+            self._queue.execute_here()
+        self._drain()
 
     def cancel(self, failure: Failure) -> None:
         """Give up what is running or queued; calls without a value get this failure. A finished state is unchanged."""
         with self._changed:
-            if self._phase == "idle" and not self._queue:
+            if self._queue.is_idle:
                 return
             self._failure = self._failure or failure
             execution = self._execution
         if execution is not None:
-            for handle in execution.handles:
-                handle.cancel()
+            cancel_all(execution.handles)
 
     # What readers see
 
@@ -110,17 +108,13 @@ class Interpreter:
 
     @property
     def is_idle(self) -> bool:
-        with self._changed:
-            return self._is_idle()
-
-    def _is_idle(self) -> bool:
-        return self._phase == "idle" and not self._queue
+        return self._queue.is_idle
 
     @property
     def num_open_calls(self) -> int:
         """How many calls that were added have not ended."""
         with self._changed:
-            return sum(isinstance(operation, Call) for operation in self._queue) + (self._execution is not None)
+            return self._queue.num_calls + (self._execution is not None)
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until everything added so far has run, well or not.
@@ -129,22 +123,21 @@ class Interpreter:
             ReadTimeoutError: it takes longer than `timeout` seconds.
         """
         with self._changed:
-            if not self._changed.wait_for(self._is_idle, timeout):
+            if not self._changed.wait_for(lambda: self._queue.is_idle, timeout):
                 raise ReadTimeoutError(f"the program still has calls running after {timeout} s")
 
-    def when_idle(self, callback: Callable[[], None]) -> None:
+    def when_idle(self, callback: Callback) -> Forget:
         """Call `callback` once, when everything added so far has run; now if it has. It must not block, raise or call
         back."""
         with self._changed:
-            if not self._is_idle():
-                self._when_idle.append(callback)
-                return
+            if not self._queue.is_idle:
+                return self._when_idle.add(callback)
         callback()
+        return nothing_to_forget
 
-    def when_changed(self, callback: Callable[[], None]) -> None:
+    def when_changed(self, callback: Callback) -> Forget:
         """Call `callback` once, at the next change that `has_part_or_end` may tell of. Rules as for `when_idle`."""
-        with self._changed:
-            self._when_changed.append(callback)
+        return self._when_changed.add(callback)
 
     def raise_failure(self) -> None:
         """
@@ -200,7 +193,7 @@ class Interpreter:
     def has_part_or_end(self, position: int, until_body_over: bool) -> bool:
         """Whether the text has a part number `position`, or will never have one."""
         with self._changed:
-            is_end = self._is_idle() and (self._run.is_body_over or not until_body_over)
+            is_end = self._queue.is_idle and (self._run.is_body_over or not until_body_over)
             return is_end or self.transcript.part(position) is not None
 
     def _notify(self) -> None:
@@ -210,43 +203,65 @@ class Interpreter:
     def _announce(self) -> None:
         """Tell readers of a change. Only with the lock held."""
         self._changed.notify_all()
-        callbacks, self._when_changed = self._when_changed, []
-        if self._is_idle():
-            callbacks += self._when_idle
-            self._when_idle = []
-        for callback in callbacks:
-            callback()
+        self._when_changed.call()
+        if self._queue.is_idle:
+            self._when_idle.call()
 
     # Running operations
 
     def _drain(self) -> None:
-        """Run operations until the queue is empty or a call is in the way. Only the thread that set the phase to
-        `executing` may be here."""
+        """Run operations until the queue is empty or a call is in the way. Only the thread that executes may be here.
+
+        Whatever interrupts it, the state does not stay behind half done: what was under way and queued fails.
+        """
+        interrupt: BaseException | None = None
         while True:
-            with self._changed:
-                operation = self._queue.popleft() if self._queue else None
-                if operation is None:
-                    self._phase = "idle"
+            try:
+                operation = self._next()
+                if operation is None or (self._execute(operation) and self._queue.has_to_wait()):
+                    break
+            except BaseException as error:
+                interrupt = error
+                if not self._give_up(error):
+                    break
+        if interrupt is not None:
+            raise interrupt
+
+    def _next(self) -> Operation | None:
+        """The operation to run now; None if there is none, and the state is idle then."""
+        with self._changed:
+            operation = self._queue.next()
+            if operation is None:
+                try:
                     self._run.end_work()  # before anybody learns of it: who sees the end finds the backend told
+                finally:
+                    self._queue.end()
                     self._announce()
-                    return
-            if not self._execute(operation):
-                continue
-            with self._changed:
-                if self._phase == "executing":
-                    self._phase = "waiting"
-                    return
-                self._phase = "executing"
+            return operation
+
+    def _give_up(self, error: BaseException) -> bool:
+        """What ran was interrupted: it fails, and so will all that follow. Returns whether this thread goes on."""
+        failure = Failure(f"the program was interrupted: {described(error)}", error, ProgramCancelledError)
+        with self._changed:
+            self._failure = self._failure or failure
+            if not self._queue.is_mine:
+                return False
+            if self._queue.is_claimed_elsewhere:
+                return not self._queue.has_to_wait()
+            operation = self._queue.give_up()
+            execution, self._execution = self._execution, None
+        if isinstance(operation, ForkOp):
+            self._start(operation.branches)
+        elif operation is not None:
+            fail_operation(operation, failure)
+        if execution is not None:
+            cancel_all(execution.handles)
+        return True
 
     def _resume(self) -> None:
         """What was in the way is over."""
-        with self._changed:
-            if self._phase == "executing":
-                self._phase = "settled"
-                return
-            assert self._phase == "waiting"
-            self._phase = "executing"
-        self._drain()
+        if self._queue.resume():
+            self._drain()
 
     def _execute(self, operation: Operation) -> bool:
         """Run one operation. Returns whether its outcome comes later."""
@@ -267,21 +282,23 @@ class Interpreter:
             when_all_done(operation.handles, partial(self._append_branches, operation))
             return True
         if isinstance(operation, Mark):
-            self._mark(operation)
+            run_mark(operation, self._tokens, self.transcript)
             return False
         try:
-            self._add_literal(operation)
-        except Exception as error:
-            self._fail(
-                Failure(f"{with_article(self.transcript.role or 'chat')} message cannot be written: {error}", error)
-            )
+            add_literal(operation, self._tokens, self.transcript, self._run.backend)
+        except BaseException as error:
+            message = f"{with_article(self.transcript.role or 'chat')} message cannot be written: {words_of(error)}"
+            self._fail(Failure(message, error))
+            raise_interrupt(error)
+        self._notify()
         return False
 
     def _submit(self, call: Call) -> bool:
         try:
             execution = submit(call, self._tokens, self._run)
-        except Exception as error:
+        except BaseException as error:
             self._fail_call(call, error)
+            raise_interrupt(error)
             return False
         with self._changed:
             self._execution = execution
@@ -290,25 +307,29 @@ class Interpreter:
             self._announce()
         call.start(execution.generation)
         if is_cancelled:
-            for handle in execution.handles:
-                handle.cancel()
+            cancel_all(execution.handles)
         when_all_done(execution.handles, partial(self._settle, call, execution))
         return True
 
     def _settle(self, call: Call, execution: Execution) -> None:
         """The call is over: take its outcome and go on."""
-        with self._changed:
-            self._execution = None
+        if not self._queue.claim(call):
+            return
         try:
-            outcome = execution.finish()
+            self._execution = None
+            self._take_outcome(call, execution.finish())
         except BaseException as error:
             self._fail_call(call, error)
-        else:
-            self.transcript.end_call(outcome.text)
-            if isinstance(outcome.value, ParseFailure):
-                self._parse_failure = self._parse_failure or outcome.value
-            call.succeed(outcome.value, outcome.text, outcome.meta)
-        self._resume()
+            if all(handle.error() is not error for handle in execution.handles):
+                raise_interrupt(error)
+        finally:
+            self._resume()
+
+    def _take_outcome(self, call: Call, outcome: Outcome) -> None:
+        self.transcript.end_call(outcome.text)
+        if isinstance(outcome.value, ParseFailure):
+            self._parse_failure = self._parse_failure or outcome.value
+        call.succeed(outcome.value, outcome.text, outcome.meta)
 
     def _fail_call(self, call: Call, error: BaseException) -> None:
         cancelled = self._failure or self._run.cancellation
@@ -316,7 +337,7 @@ class Interpreter:
             self._fail(cancelled)
             call.fail(cancelled.of_dependent(call.record))
             return
-        failure = Failure(f"{call.record.describe()} failed: {error}", error)
+        failure = Failure(f"{call.record.describe()} failed: {words_of(error)}", error)
         self._fail(failure)
         call.fail(failure)
 
@@ -328,10 +349,14 @@ class Interpreter:
         if self._failure is None and len(fork.branches) > 1:
             try:
                 self._tokens.share()
-            except Exception as error:
-                self._fail(Failure(f"the text before a fork cannot be tokenised: {error}", error))
+            except BaseException as error:
+                self._fail(Failure(f"the text before a fork cannot be tokenised: {words_of(error)}", error))
+                raise_interrupt(error)
+        self._start(fork.branches)
+
+    def _start(self, branches: Sequence[Interpreter]) -> None:
         snapshot = self.snapshot()
-        for branch in fork.branches:
+        for branch in branches:
             branch.start(replace(snapshot, tokens=self._tokens.branch()))
 
     def snapshot(self) -> Snapshot:
@@ -346,48 +371,24 @@ class Interpreter:
             backend=self._run.backend,
         )
 
-    def _mark(self, operation: Mark) -> None:
-        """Remember or hand out a part of the text. All calls before it are over."""
-        if isinstance(operation, SpanBegin):
-            self.transcript.begin_span(operation.span)
-        elif isinstance(operation, SpanEnd):
-            self.transcript.end_span(operation.span)
-        else:
-            operation.settle(self.transcript.own_text(), self._tokens)
-
     def _append_branches(self, operation: AppendBranches) -> None:
         """All branches have contributed, or failed: take it and go on."""
-        for idx, handle in enumerate(operation.handles):
-            try:
-                contribution = handle.result(timeout=0)
-                self._tokens.add(contribution.tokens)
-            except Exception as error:
-                self._fail(operation.failure(idx, error))
-                break
+        if not self._queue.claim(operation):
+            return
+        try:
+            for idx, handle in enumerate(operation.handles):
+                self._append_branch(operation, idx, handle)
+            self._notify()
+        finally:
+            self._resume()
+
+    def _append_branch(self, operation: AppendBranches, idx: int, handle: Handle[Contribution]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            contribution = handle.result(timeout=0)
+            self._tokens.add(contribution.tokens)
             self.transcript.write(contribution.text)
-        self._notify()
-        self._resume()
-
-    def _add_literal(self, operation: Text | RoleBegin | RoleEnd | History) -> None:
-        if isinstance(operation, Text):
-            self._tokens.add_text(operation.text)
-            self.transcript.write(operation.text)
-        elif isinstance(operation, RoleBegin):
-            self._add_template(self._run.backend.role_prefix(self.transcript.messages(), operation.role))
-            self.transcript.open_message(operation.role)
-        elif isinstance(operation, RoleEnd):
-            self.transcript.check_closes(operation.role)
-            self._add_template(self._run.backend.role_suffix(self.transcript.messages(), operation.role))
-            self.transcript.close_message(operation)
-        else:
-            self._tokens.commit_as(operation.token_ids)
-            for text, is_template in operation.tail:
-                self._tokens.add_text(text, is_template=is_template)
-            self.transcript.add_messages(operation.messages)
-            self.transcript.show(operation.text)
-        self._notify()
-
-    def _add_template(self, segments: Sequence[TextSegment]) -> None:
-        for segment in segments:
-            self._tokens.add_text(segment.text, is_template=segment.is_template)
-        self.transcript.show("".join(segment.text for segment in segments))
+        except BaseException as error:
+            self._fail(operation.failure(idx, error))
+            raise_interrupt(error)

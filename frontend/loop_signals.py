@@ -10,11 +10,14 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import Any
 
+from .callbacks import Callback, Forget, nothing_to_forget
 from .errors import ReadTimeoutError
 
-Subscribe = Callable[[Callable[[], None]], None]
+Subscribe = Callable[[Callback], Forget]
 """Takes a callback and calls it once, from any thread, perhaps at once."""
 
 
@@ -102,8 +105,22 @@ async def happened(subscribe: Subscribe) -> None:
         if not future.done():
             future.set_result(None)
 
-    subscribe(lambda: signals.call(settle))
-    await future
+    forget = subscribe(lambda: signals.call(settle))
+    try:
+        await future
+    except asyncio.CancelledError:
+        forget()  # a wait that was given up leaves nothing behind
+        raise
+
+
+async def settled(outcome: Future[Any]) -> None:
+    """Until the future has an outcome."""
+
+    def subscribe(callback: Callback) -> Forget:
+        outcome.add_done_callback(lambda _: callback())
+        return nothing_to_forget
+
+    await happened(subscribe)
 
 
 @asynccontextmanager

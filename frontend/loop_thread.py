@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -22,12 +22,13 @@ class LoopThread(Generic[T]):
     def __init__(self, main: Callable[[], Coroutine[Any, Any, T]], name: str) -> None:
         self._main = main
         self._outcome: Future[T] = Future()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection inside it may cancel
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[T] | None = None
         self._is_cancelled = False
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         try:
@@ -45,14 +46,15 @@ class LoopThread(Generic[T]):
                 self._task.cancel()
         return await self._task
 
-    def cancel(self) -> None:
-        """Cancel the coroutine, if it still runs, and wait for its end."""
+    def cancel(self, *, has_to_wait: bool = True) -> None:
+        """Cancel the coroutine, if it still runs, and wait for its end, if told to and not in its own thread."""
         with self._lock:
             self._is_cancelled = True
             if self._loop is not None and self._task is not None and not self._outcome.done():
                 with suppress(RuntimeError):  # the loop has just been closed: the coroutine is over
                     self._loop.call_soon_threadsafe(self._task.cancel)
-        self._outcome.exception()
+        if has_to_wait and threading.current_thread() is not self._thread:
+            self._outcome.exception()
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the coroutine has ended, now if it has."""
@@ -60,13 +62,10 @@ class LoopThread(Generic[T]):
 
     def result(self) -> T:
         """What the coroutine returned or raised; blocks. If the wait is interrupted, the coroutine is cancelled."""
-        while True:
-            try:
-                return self._outcome.result(HEARTBEAT_S)
-            except TimeoutError:
-                if self._outcome.done():
-                    raise
-            except BaseException:
-                if not self._outcome.done():
-                    self.cancel()
-                raise
+        try:
+            while not wait([self._outcome], HEARTBEAT_S).done:
+                pass
+        except BaseException:
+            self.cancel()
+            raise
+        return self._outcome.result()

@@ -9,7 +9,7 @@ from .backend import Backend, Message, ProgramHint
 from .bound_values import TextSpan
 from .calls import Call, Failure
 from .continuation import History
-from .errors import GenerationError, ProgramCancelledError
+from .errors import GenerationError, ProgramCancelledError, words_of
 from .handle import Handle
 from .primitives import RoleBegin, RoleEnd, Text
 from .token_log import Addition, TokenLog
@@ -88,10 +88,12 @@ class AppendBranches:
     handles: tuple[Handle[Contribution], ...]
     source: str
 
-    def failure(self, idx: int, error: Exception) -> Failure:
+    def failure(self, idx: int, error: BaseException) -> Failure:
         """That the branch of this index has no whole text."""
         error_type = ProgramCancelledError if isinstance(error, ProgramCancelledError) else GenerationError
-        return Failure(f"join at {self.source}: the text of branch {idx} is incomplete: {error}", error, error_type)
+        return Failure(
+            f"join at {self.source}: the text of branch {idx} is incomplete: {words_of(error)}", error, error_type
+        )
 
 
 Mark = SpanBegin | SpanEnd | Contribute
@@ -102,10 +104,10 @@ Operation = Text | RoleBegin | RoleEnd | History | Call | ForkOp | HintOp | Mark
 
 
 def fail_operation(operation: Operation, failure: Failure) -> None:
-    """An operation that cannot run: who waits for its outcome gets the failure."""
+    """An operation that cannot run: who waits for its outcome gets the failure, unless there is one already."""
     if isinstance(operation, Call):
         operation.fail(failure.of_dependent(operation.record))
     elif isinstance(operation, SpanEnd):
         operation.span.settle(failure.of_what_depends(operation.span.description))
-    elif isinstance(operation, Contribute):
+    elif isinstance(operation, Contribute) and not operation.handle.is_done:
         operation.handle.fail(failure.to_error())

@@ -6,13 +6,13 @@ A wrong argument is reported here, on the line that wrote it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from ..grammar_spec import JsonModel, JsonWhitespace, OnIncomplete
+from ..regex_outline import MAX_REGEX_CHARS, RegexSyntaxError, outline
 from ..sampling_params import InvalidSamplingParamsError
 from .choices import ChoicesMethod, resolve_choices_method
 from .errors import InvalidProgramError
@@ -234,16 +234,6 @@ def _checked_gen(
     return Gen(_checked_name("gen", name), MappingProxyType(given), value_type, is_healed=heal is not False)
 
 
-def gen_int(name: str | None = None, max_tokens: int | None = None, **options: Any) -> Expression:
-    """`gen(name, max_tokens, dtype=int, **options)`."""
-    return gen(name, max_tokens, dtype=int, **options)
-
-
-def gen_string(name: str | None = None, max_tokens: int | None = None, **options: Any) -> Expression:
-    """`gen(name, max_tokens, dtype=str, **options)`."""
-    return gen(name, max_tokens, dtype=str, **options)
-
-
 @checks_names
 def select(
     name: str | None = None,
@@ -282,28 +272,28 @@ def select(
     )
 
 
-def system(expression: Expression | str = "") -> Expression:
+def system(expr: Expression | str | None = None) -> Expression:
     """A whole system message."""
-    return _message("system", expression)
+    return _message("system", expr)
 
 
-def user(expression: Expression | str = "") -> Expression:
+def user(expr: Expression | str | None = None) -> Expression:
     """A whole user message."""
-    return _message("user", expression)
+    return _message("user", expr)
 
 
-def assistant(expression: Expression | str = "") -> Expression:
+def assistant(expr: Expression | str | None = None) -> Expression:
     """A whole assistant message; usually holds a gen."""
-    return _message("assistant", expression)
+    return _message("assistant", expr)
 
 
-def tool(expression: Expression | str = "", name: str | None = None, tool_call_id: str | None = None) -> Expression:
+def tool(expr: Expression | str | None = None, name: str | None = None, tool_call_id: str | None = None) -> Expression:
     """A whole tool message: what a tool answered. The message has the name and the id of the call if they are given.
 
     A template that knows no such role is asked all the same; what it refuses is raised where the text is read.
     """
     fields = tuple((key, value) for key, value in (("name", name), ("tool_call_id", tool_call_id)) if value is not None)
-    return Concat((RoleBegin("tool"), *as_expression(expression).parts(), RoleEnd("tool", fields)))
+    return Concat((RoleBegin("tool"), *_content(expr), RoleEnd("tool", fields)))
 
 
 def system_begin() -> Expression:
@@ -330,8 +320,12 @@ def assistant_end() -> Expression:
     return RoleEnd("assistant")
 
 
-def _message(role: str, expression: Expression | str) -> Expression:
-    return Concat((RoleBegin(role), *as_expression(expression).parts(), RoleEnd(role)))
+def _message(role: str, expr: Expression | str | None) -> Expression:
+    return Concat((RoleBegin(role), *_content(expr), RoleEnd(role)))
+
+
+def _content(expr: Expression | str | None) -> tuple[Expression, ...]:
+    return () if expr is None else as_expression(expr).parts()
 
 
 def _frozen(value: Any) -> Any:
@@ -343,9 +337,13 @@ def _frozen(value: Any) -> Any:
 
 def _check_regex(regex: str) -> None:
     """What Python's re cannot read, no backend can enforce; it is the one part of a grammar that costs no engine."""
+    if len(regex) > MAX_REGEX_CHARS:
+        raise InvalidSamplingParamsError(
+            f"a regex of {len(regex):,} characters is not allowed: it must have at most {MAX_REGEX_CHARS:,}"
+        )
     try:
-        re.compile(regex)
-    except (re.error, RecursionError, OverflowError) as error:
+        outline(regex)
+    except RegexSyntaxError as error:
         raise InvalidSamplingParamsError(f"regex={regex!r} is not allowed: {error}") from error
 
 

@@ -16,10 +16,11 @@ from .appendable import AppendableState
 from .appending_state import AppendingState
 from .async_state import AsyncProgramState
 from .backend import Backend
-from .batch import BatchRun, iter_batch, run_batch
+from .batch import BatchRun, run_batch
 from .batch_items import Item, checked_items
 from .batch_options import BatchOptions, NumThreads, OnItemError, checked_path, resolve_concurrency
 from .batch_results import BatchResults
+from .batch_states import BatchStates
 from .calls import Call
 from .capture.program_graph import ProgramGraph
 from .capture.tracer import cache_prefix, capture_program
@@ -187,7 +188,7 @@ class Program:
     @overload
     def run_batch(
         self,
-        items: Iterable[Item],
+        batch_kwargs: Iterable[Item],
         *,
         max_concurrency: int | None = None,
         progress_bar: bool = False,
@@ -203,7 +204,7 @@ class Program:
     @overload
     def run_batch(
         self,
-        items: Iterable[Item],
+        batch_kwargs: Iterable[Item],
         *,
         max_concurrency: int | None = None,
         progress_bar: bool = False,
@@ -218,7 +219,7 @@ class Program:
 
     def run_batch(
         self,
-        items: Iterable[Item],
+        batch_kwargs: Iterable[Item],
         *,
         max_concurrency: int | None = None,
         progress_bar: bool = False,
@@ -233,7 +234,7 @@ class Program:
         """Run the program once per item and wait for all of it.
 
         Args:
-            items: per run, a dict of the body's arguments or a tuple of them.
+            batch_kwargs: per item, a dict of the body's arguments or a tuple of them.
             max_concurrency: how many items are under way at a time: 64, unless given. At most 48 plain bodies run at a
                 time; what they have asked for goes on when they have returned.
             progress_bar: show progress on the standard error stream.
@@ -261,12 +262,12 @@ class Program:
             self._check_no_loop("arun_batch")
         concurrency = resolve_concurrency(max_concurrency, num_threads)
         batch_options = BatchOptions(concurrency, progress_bar, on_error, max_failures, retry_failed)
-        batch = self._batch(items, batch_options, journal, options, "run_batch")
-        return iter_batch(batch, self.name) if generator_style else run_batch(batch, self.name)
+        batch = self._batch(batch_kwargs, batch_options, journal, options, "run_batch")
+        return BatchStates(batch, self.name) if generator_style else run_batch(batch, self.name)
 
     async def arun_batch(
         self,
-        items: Iterable[Item],
+        batch_kwargs: Iterable[Item],
         *,
         max_concurrency: int | None = None,
         progress_bar: bool = False,
@@ -276,17 +277,17 @@ class Program:
         retry_failed: bool = True,
         **options: Any,
     ) -> BatchResults:
-        """`await program.arun_batch(items, ...)`: as `run_batch`, without blocking the event loop.
+        """`await program.arun_batch(batch_kwargs, ...)`: as `run_batch`, without blocking the event loop.
 
         Cancelling the task cancels everything that runs.
         """
         concurrency = resolve_concurrency(max_concurrency, None)
         batch_options = BatchOptions(concurrency, progress_bar, on_error, max_failures, retry_failed)
-        return await self._batch(items, batch_options, journal, options, "arun_batch").run()
+        return await self._batch(batch_kwargs, batch_options, journal, options, "arun_batch").run()
 
     def _batch(
         self,
-        items: Iterable[Item],
+        batch_kwargs: Iterable[Item],
         batch_options: BatchOptions,
         journal: str | os.PathLike[str] | None,
         kwargs: Mapping[str, Any],
@@ -298,7 +299,7 @@ class Program:
                 f"{method} takes arguments of {self.name} from the items, or from bind: {sorted(own)}"
             )
         path = checked_path(journal)
-        calls = checked_items(items)
+        calls = checked_items(batch_kwargs)
         check_sampling(options.sampling)  # all of it before a model is loaded
         if not calls:
             return BatchRun(self.name, [], batch_options)
@@ -349,16 +350,14 @@ class Program:
 
 
 @overload
-def function(body: Body) -> Program: ...
+def function(func: Body, num_api_spec_tokens: int | None = None) -> Program: ...
 
 
 @overload
-def function(body: None = None, *, num_api_spec_tokens: int | None = None) -> Callable[[Body], Program]: ...
+def function(func: None = None, num_api_spec_tokens: int | None = None) -> Callable[[Body], Program]: ...
 
 
-def function(
-    body: Body | None = None, *, num_api_spec_tokens: int | None = None
-) -> Program | Callable[[Body], Program]:
+def function(func: Body | None = None, num_api_spec_tokens: int | None = None) -> Program | Callable[[Body], Program]:
     """Decorator, with or without parentheses, that makes a Program of a function whose first parameter is the state.
 
     `num_api_spec_tokens` lets SGLang generate ahead where every call costs its whole prompt again. It is taken and
@@ -367,7 +366,7 @@ def function(
     Raises:
         InvalidProgramError: the function takes no state, or is a generator function.
     """
-    return Program if body is None else Program(body)
+    return Program if func is None else Program(func)
 
 
 def _finished(scope: Scope, error: BaseException | None, options: RunOptions) -> ProgramState:

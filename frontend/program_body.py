@@ -16,7 +16,7 @@ from .async_state import AsyncProgramState
 from .body_threads import body_threads
 from .calls import Failure
 from .errors import InvalidProgramError, ProgramCancelledError, raised_message
-from .loop_signals import happened
+from .loop_signals import settled
 from .primitives import Expression
 from .scope import Scope
 from .state import ProgramState
@@ -127,7 +127,7 @@ class ProgramBody:
     async def _execute_in_thread(self, scope: Scope, arguments: inspect.BoundArguments) -> BaseException | None:
         future = body_threads.submit(lambda: self.execute(scope, arguments))
         try:
-            await happened(lambda callback: future.add_done_callback(lambda _: callback()))
+            await settled(future)
         except asyncio.CancelledError:
             future.cancel()  # if the body has not begun
             raise

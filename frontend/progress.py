@@ -32,13 +32,13 @@ class Progress:
     ) -> None:
         self._name = name
         self._total = total
-        self._stream = stream if stream is not None else sys.stderr
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
         self._clock = clock
         self._lock = threading.Lock()
         self._started_at = clock()
         self._shown_at = self._started_at
         is_plain = bool(environment.get("CI")) or environment.get("TERM") == "dumb"
-        self._is_terminal = self._stream.isatty() and not is_plain
+        self._is_terminal = not is_plain and self._has_terminal()
         self._line_len = 0
         self._num_done = 0
         self._num_resumed = 0
@@ -46,6 +46,7 @@ class Progress:
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
         self._num_new_tokens = 0
+        self._first_error = ""
 
     def add(self, item: ItemTotals, *, is_resumed: bool = False) -> None:
         """One more item has ended, or was found in a journal: then it counts, but not towards the rates."""
@@ -53,6 +54,7 @@ class Progress:
             self._num_done += 1
             self._num_resumed += is_resumed
             self._num_failed += item.is_failed
+            self._first_error = self._first_error or item.error
             self._num_prompt_tokens += item.num_prompt_tokens
             self._num_cached_tokens += item.num_cached_tokens
             self._num_new_tokens += 0 if is_resumed else item.num_generated_tokens
@@ -61,22 +63,39 @@ class Progress:
                 self._show()
 
     def close(self) -> None:
-        """Show the final state and end the line."""
+        """Show the final state, end the line, and say why the first item that failed did."""
         with self._lock:
             self._show()
             if self._is_terminal:
-                self._stream.write("\n")
-            self._stream.flush()
+                self._write("\n")
+            if self._first_error:
+                self._write(f"{self._name}: the first failure: {self._first_error}\n")
 
     def _show(self) -> None:
         self._shown_at = self._clock()
         line = self.line()
         if self._is_terminal:
-            self._stream.write("\r" + line.ljust(self._line_len))
+            self._write("\r" + line.ljust(self._line_len))
             self._line_len = len(line)
         else:
-            self._stream.write(line + "\n")
-        self._stream.flush()
+            self._write(line + "\n")
+
+    def _has_terminal(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except Exception:  # closed
+            self._stream = None
+            return False
+
+    def _write(self, text: str) -> None:
+        """A stream that cannot be written to any more, whatever it says, is not worth a batch."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except Exception:
+            self._stream = None
 
     def line(self) -> str:
         """Items done, resumed and failed, rates, share of prompt tokens that were cached, time left."""

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from ..sampling_params import SamplingParams
 from .backend import Backend, ProgramEnded, ProgramHint, ProgramRef
+from .callbacks import Callback, Callbacks, Forget, nothing_to_forget
 from .calls import Call, CallGraph, Failure
 from .capture.placeholder import CURRENT_CAPTURE
-from .errors import ProgramError, ReadTimeoutError, raised_message
+from .errors import ProgramError, ReadTimeoutError, raise_interrupt, raised_message
 from .logprob_arguments import PROMPT_START, sampling_fields
 from .params_cache import params_of
 
@@ -92,7 +93,7 @@ class RunContext:
         self._body_over = threading.Event()
         self._body_failure: Failure | None = None
         self._cancellation: Failure | None = None
-        self._on_body_over: list[Callable[[], None]] = []
+        self._on_body_over = Callbacks()
 
     def program_ref(self, branch: tuple[int, ...]) -> ProgramRef | None:
         """What a call of this branch says of where it comes from; None once the backend knows that the run is over."""
@@ -168,19 +169,16 @@ class RunContext:
             self._body_failure = failure
             self.body_ended_at = time.monotonic()
             self._body_over.set()
-            callbacks = list(self._on_body_over)
-            self._on_body_over.clear()
-        for callback in callbacks:
-            callback()
+        self._on_body_over.call()
         self.end_work()
 
-    def when_body_over(self, callback: Callable[[], None]) -> None:
+    def when_body_over(self, callback: Callback) -> Forget:
         """Call `callback` when the body ends; now if it has ended."""
         with self._lock:
             if not self._body_over.is_set():
-                self._on_body_over.append(callback)
-                return
+                return self._on_body_over.add(callback)
         callback()
+        return nothing_to_forget
 
     @property
     def is_body_over(self) -> bool:
@@ -234,5 +232,6 @@ def _tell(backend: Backend, hint: ProgramHint) -> None:
     """A hint is advice: where it cannot be given, the program goes on."""
     try:
         backend.hint(hint)
-    except Exception:
+    except BaseException as error:
+        raise_interrupt(error)
         logger.exception("The backend %r did not take the hint %r", backend, hint)

@@ -7,13 +7,14 @@ or a missing name is reported on the line that is wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from ..plain_numbers import plain_number
 from ..sampling_params import SamplingParams
 from .backend import CallExpected, ProgramForked, ProgramJoined
 from .bound_values import Constant, Reasoning, TextSpan
+from .callbacks import Callback, Callbacks, Forget
 from .calls import Call, CallKind, CallRecord, Failure, call_site
 from .continuation import History
 from .errors import InvalidProgramError, ProgramCancelledError, ProgramError, UnknownVariableError
@@ -50,7 +51,7 @@ class Scope:
         self.branches: list[Scope] = []
         self.return_value: object = None
         self._bound = threading.Condition()
-        self._when_bound: list[Callable[[], None]] = []
+        self._when_bound = Callbacks()
         self._variables: dict[str, Value] = {}
         self._inherited: dict[str, Value] = {}
         self._role: str | None = None
@@ -68,9 +69,7 @@ class Scope:
     def _announce_bound(self) -> None:
         """Names were bound, or no more will be. Only with the lock held."""
         self._bound.notify_all()
-        callbacks, self._when_bound = self._when_bound, []
-        for callback in callbacks:
-            callback()
+        self._when_bound.call()
 
     # Adding
 
@@ -210,8 +209,8 @@ class Scope:
 
     def _new_branch(self, idx: int, fork: CallRecord) -> Scope:
         branch = type(self)(self.run, is_branch=True)
-        branch._inherited = dict(self._variables)
-        branch._variables = dict(self._variables)
+        branch._inherited = self.variables()
+        branch._variables = dict(branch._inherited)
         branch._role = self._role
         branch._has_messages = self._has_messages
         branch._has_content = self._has_content
@@ -224,7 +223,7 @@ class Scope:
         """Bind what the branches bound since they were forked, as lists in branch order. Does not block."""
         values: dict[str, list[Value]] = {}
         for branch in branches:
-            for name, value in branch._variables.items():
+            for name, value in branch.variables().items():
                 if branch._inherited.get(name) is not value:
                     values.setdefault(name, []).append(value)
         parent_ids = tuple(branch._last_call_id for branch in branches if branch._last_call_id is not None)
@@ -262,10 +261,9 @@ class Scope:
         with self._bound:
             return dict(self._variables)
 
-    def when_bound(self, callback: Callable[[], None]) -> None:
+    def when_bound(self, callback: Callback) -> Forget:
         """Call `callback` once, when a name is bound or the body has ended. It must not block, raise or call back."""
-        with self._bound:
-            self._when_bound.append(callback)
+        return self._when_bound.add(callback)
 
     def lookup(self, name: str, timeout: float | None, *, until_body_over: bool) -> Value:
         """What a name is bound to, perhaps without a value yet. An observer waits for the body to bind it.

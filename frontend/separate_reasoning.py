@@ -13,7 +13,7 @@ _CONSTRAINTS = frozenset({"regex", "json_schema", "ebnf", "choices"})
 
 
 def separate_reasoning(
-    expression: Expression | str | Sequence[Expression | str], model_type: str | None = None
+    expr: Expression | str | Sequence[Expression | str], model_type: str | None = None
 ) -> Expression:
     """The same expression, but what the model thinks in its gens is kept apart.
 
@@ -29,7 +29,7 @@ def separate_reasoning(
             leave a model no room to think; or no gen at all.
     """
     reasoning = resolve_reasoning_format(model_type)
-    parts = as_expression(expression).parts()
+    parts = as_expression(expr).parts()
     if not any(isinstance(part, Gen) for part in parts):
         raise InvalidProgramError("separate_reasoning is not allowed here: the expression has no gen that could reason")
     return Concat(tuple(_with_reasoning(part, reasoning) for part in parts))

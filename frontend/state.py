@@ -19,6 +19,7 @@ from .errors import InvalidProgramError, ProgramError
 from .meta_info import MetaInfo, meta_info_of
 from .operations import Snapshot
 from .scope import Scope
+from .timeouts import checked_timeout
 from .values import Joined, Value
 
 
@@ -54,6 +55,7 @@ class ProgramState(AppendableState):
 
     def get(self, name: str, timeout: float | None = None) -> Any:
         """Like `s[name]`, and raises ReadTimeoutError if the value is not there within `timeout` seconds."""
+        timeout = checked_timeout(timeout)
         with self._cancelled_by_interrupt():
             return self._lookup(name, timeout).get(timeout)
 
@@ -65,6 +67,7 @@ class ProgramState(AppendableState):
         Raises:
             InvalidProgramError: the name was joined from branches and has several; `metas` gives them.
         """
+        timeout = checked_timeout(timeout)
         value = self._lookup(name, timeout)
         if isinstance(value, Joined):
             raise InvalidProgramError(f"{name!r} was joined from {len(value.values)} branches: use metas({name!r})")
@@ -74,6 +77,7 @@ class ProgramState(AppendableState):
 
     def metas(self, name: str, timeout: float | None = None) -> list[CallMeta]:
         """The meta of every call behind a variable: several after a join, in branch order. Otherwise like `meta`."""
+        timeout = checked_timeout(timeout)
         with self._cancelled_by_interrupt():
             return self._lookup(name, timeout).metas(timeout)
 
@@ -86,6 +90,7 @@ class ProgramState(AppendableState):
 
         Blocks and raises like `get`. See meta_info.py for the keys.
         """
+        timeout = checked_timeout(timeout)
         with self._cancelled_by_interrupt():
             return meta_info_of(self._lookup(name, timeout), self._scope.run.backend.decode, timeout)
 
@@ -107,12 +112,14 @@ class ProgramState(AppendableState):
             ProgramError: the text is incomplete, because a call failed or the body raised.
             ReadTimeoutError: not there within `timeout` seconds.
         """
+        timeout = checked_timeout(timeout)
         with self._cancelled_by_interrupt():
             self._await_body(timeout)
             return self._scope.interpreter.text(timeout)
 
     def messages(self, timeout: float | None = None) -> list[Message]:
         """The complete chat messages as {"role", "content"}; blocks and raises like `text`."""
+        timeout = checked_timeout(timeout)
         with self._cancelled_by_interrupt():
             self._await_body(timeout)
             return self._scope.interpreter.messages(timeout)
@@ -122,12 +129,14 @@ class ProgramState(AppendableState):
 
         Blocks and raises like `text`.
         """
+        timeout = checked_timeout(timeout)
         with self._cancelled_by_interrupt():
             self._await_body(timeout)
             return self._scope.interpreter.token_ids(timeout)
 
     def snapshot(self, timeout: float | None = None) -> Snapshot:
         """What a conversation goes on from (Conversation.from_state). Blocks and raises like `text`."""
+        timeout = checked_timeout(timeout)
         self._await_body(timeout)
         interpreter = self._scope.interpreter
         interpreter.wait(timeout)
@@ -141,7 +150,7 @@ class ProgramState(AppendableState):
         if error is not None:
             raise error
 
-    def text_iter(self, name: str | None = None, timeout: float | None = None) -> Iterator[str]:
+    def text_iter(self, var_name: str | None = None, timeout: float | None = None) -> Iterator[str]:
         """The text, or that of one variable, from its beginning as it comes.
 
         Any number of iterators may run at any time; each yields everything. The pieces joined are `text()` or
@@ -152,15 +161,18 @@ class ProgramState(AppendableState):
             UnknownVariableError: there is no such name.
             ReadTimeoutError: nothing new came for `timeout` seconds.
         """
+        return self._text_pieces(var_name, checked_timeout(timeout))
+
+    def _text_pieces(self, var_name: str | None, timeout: float | None) -> Iterator[str]:
         with self._cancelled_by_interrupt():
-            if name is not None:
-                yield from self._lookup(name, timeout).chunks(timeout)
+            if var_name is not None:
+                yield from self._lookup(var_name, timeout).chunks(timeout)
                 return
             yield from self._scope.interpreter.iter_text(timeout, until_body_over=self._is_observer)
             self._await_body(timeout)
 
     def text_async_iter(
-        self, name: str | None = None, return_meta_data: bool = False, timeout: float | None = None
+        self, var_name: str | None = None, return_meta_data: bool = False, timeout: float | None = None
     ) -> AsyncIterator[Any]:
         """`async for piece in s.text_async_iter(...)`: what `text_iter` yields, without blocking the event loop.
 
@@ -172,14 +184,14 @@ class ProgramState(AppendableState):
             InvalidProgramError: return_meta_data without a name.
             Exception: as text_iter does.
         """
-        pieces = text_pieces(self._scope, name, timeout, is_observer=self._is_observer)
+        pieces = text_pieces(self._scope, var_name, checked_timeout(timeout), is_observer=self._is_observer)
         if not return_meta_data:
             return pieces
-        if name is None:
+        if var_name is None:
             raise InvalidProgramError(
                 "text_async_iter(return_meta_data=True) needs a name: the text as a whole has none"
             )
-        return self._with_meta(pieces, name)
+        return self._with_meta(pieces, var_name)
 
     async def _with_meta(
         self, pieces: AsyncIterator[str], name: str
@@ -194,6 +206,7 @@ class ProgramState(AppendableState):
         Raises:
             ReadTimeoutError: something takes longer than `timeout` seconds.
         """
+        timeout = checked_timeout(timeout)
         with self._cancelled_by_interrupt():
             if self._is_observer:
                 self._scope.run.wait_body_over(timeout)

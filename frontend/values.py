@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
+from .callbacks import Callback, Forget, nothing_to_forget
 from .calls import CallMeta
 from .errors import ForkError, InvalidProgramError, ProgramError
 
@@ -20,7 +21,7 @@ class Value(Protocol):
 
     def wait(self, timeout: float | None = None) -> None: ...
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callback) -> Forget:
         """Call `callback` once, when there is a value or a failure; now if there is. It must not block or raise."""
         ...
 
@@ -43,17 +44,23 @@ class Joined:
     def is_done(self) -> bool:
         return all(value.is_done for value in self.values)
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callback) -> Forget:
         values = iter(self.values)
+        forget: Forget = nothing_to_forget
 
         def await_next() -> None:
+            nonlocal forget
             value = next((value for value in values if not value.is_done), None)
             if value is None:
                 callback()
             else:
-                value.when_done(await_next)
+                forget = value.when_done(await_next)
+
+        def forget_last() -> None:
+            forget()
 
         await_next()
+        return forget_last
 
     def wait(self, timeout: float | None = None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout

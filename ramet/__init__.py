@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .chat_message import ChatTemplateError
     from .frontend.async_state import AsyncProgramState
     from .frontend.backends.anthropic_api import Anthropic
     from .frontend.backends.errors import BackendCallError, BackendClosedError, UnsupportedByBackendError
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
         assistant_begin,
         assistant_end,
         gen,
-        gen_int,
-        gen_string,
         select,
         system,
         system_begin,
@@ -80,11 +79,11 @@ if TYPE_CHECKING:
     from .frontend.trace.program_trace import CallTrace, ErrorTrace, ProgramTrace
     from .frontend.trace.report import ProgramReport, report
     from .frontend.trace.trace_json import ProgramTraceFormatError
+    from .frontend.typed_gens import gen_int, gen_string
     from .prompt_explanation import PromptExplanation, PromptPart
     from .radix.errors import CacheUsageError, InvariantViolation
     from .radix.retention import RetentionRange
     from .radix.snapshot import CachedRun, CacheSnapshot
-    from .runtime.chat_message import ChatTemplateError
     from .runtime.choice_prompts import ScoredChoice
     from .runtime.config import EngineConfig
     from .runtime.engine_loop import RequestHandle
@@ -149,8 +148,8 @@ _MODULE_OF = {
     "assistant_begin": ".frontend.primitives",
     "assistant_end": ".frontend.primitives",
     "gen": ".frontend.primitives",
-    "gen_int": ".frontend.primitives",
-    "gen_string": ".frontend.primitives",
+    "gen_int": ".frontend.typed_gens",
+    "gen_string": ".frontend.typed_gens",
     "select": ".frontend.primitives",
     "system": ".frontend.primitives",
     "system_begin": ".frontend.primitives",
@@ -197,7 +196,7 @@ _MODULE_OF = {
     "LLM": ".runtime.llm",
     "Engine": ".runtime.offline_engine",
     "ModelLoadError": ".runtime.models.errors",
-    "ChatTemplateError": ".runtime.chat_message",
+    "ChatTemplateError": ".chat_message",
     "EngineMetrics": ".runtime.metrics",
     "Request": ".runtime.request",
     "RequestProgram": ".runtime.request_program",

@@ -24,6 +24,7 @@ from .grammar_spec import (
     schema_text,
 )
 from .plain_numbers import plain_number
+from .regex_outline import RegexSyntaxError, outline
 from .suggestions import refuses_unknown_fields
 
 MAX_SAMPLES = 128
@@ -104,10 +105,10 @@ def _checked_stop_regexes(value: object) -> tuple[str, ...]:
         if len(pattern) > MAX_STOP_REGEX_CHARS:
             _fail("stop_regex", pattern, f"it must have at most {MAX_STOP_REGEX_CHARS} characters")
         try:
-            matches_empty_text = re.compile(pattern).fullmatch("") is not None
-        except (re.error, RecursionError, OverflowError) as error:
+            is_nullable = outline(pattern).is_nullable
+        except RegexSyntaxError as error:
             raise InvalidSamplingParamsError(f"stop_regex={pattern!r} is not allowed: {error}") from error
-        if matches_empty_text:
+        if is_nullable:
             _fail("stop_regex", pattern, "it matches the empty text, so it would end every text before it begins")
     return patterns
 

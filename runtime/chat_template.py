@@ -16,8 +16,7 @@ from typing import Any
 
 import jinja2
 
-from .chat_marks import Marks, TextSegment, align
-from .chat_message import (
+from ..chat_message import (
     ChatTemplateError,
     normalise,
     normalise_tools,
@@ -25,6 +24,7 @@ from .chat_message import (
     tool_name,
     with_argument_text,
 )
+from .chat_marks import Marks, TextSegment, align
 from .template_sandbox import BoundedEnvironment, TemplateRefusedError
 
 __all__ = ["ChatTemplate", "ChatTemplateError", "TextSegment"]

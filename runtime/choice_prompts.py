@@ -103,5 +103,7 @@ def _check_choices(choices: Sequence[str]) -> None:
     for choice in choices:
         if not isinstance(choice, str) or not choice:
             raise InvalidRequestError(f"every choice must be a non-empty string, {choice!r} is not")
+        if any("\ud800" <= char <= "\udfff" for char in choice):
+            raise InvalidRequestError(f"the choice {choice!r} holds a lone surrogate; it is not valid Unicode")
     if len(set(choices)) != len(choices):
         raise InvalidRequestError(f"choices={choices!r} must differ from each other")

@@ -36,6 +36,14 @@ _UNSUPPORTED: Mapping[str, str] = {
     "lora_path": "there are no adapters",
     "custom_logit_processor": "use logit_bias",
     "return_hidden_states": "there are none to be had",
+    "return_routed_experts": "there are none to be had",
+    "require_reasoning": "use separate_reasoning in a program",
+    "rid": "an answer has an id of its own",
+    "priority": "use LLM.generate(..., priority=...)",
+    "cache_salt": "use LLM.generate(..., cache_namespace=...)",
+    "routed_dp_rank": "there is one engine",
+    "data_parallel_rank": "there is one engine",
+    "session_id": "the prefix cache keeps what a conversation has said",
     "session_params": "the prefix cache keeps what a conversation has said",
 }
 
@@ -79,6 +87,7 @@ def read_generate(
         InvalidSamplingParamsError: a sampling parameter is.
     """
     _refuse(others)
+    check_flag("return_text_in_logprobs", return_text_in_logprobs)
     prompts, is_single = _prompts(prompt, input_ids)
     count = len(prompts)
     params = _one_each("sampling_params", sampling_params, count, Mapping | None)
@@ -87,13 +96,31 @@ def read_generate(
     tops = _one_each("top_logprobs_num", top_logprobs_num, count, int)
     items = []
     for idx in range(count):
-        text, token_ids = tokenize_prompt(prompts[idx], tokenizer)
+        text, token_ids = _tokenized(prompts[idx], tokenizer, None if is_single else idx)
         options = _logprob_options(
             wanted[idx], starts[idx], tops[idx], len(token_ids), has_text=return_text_in_logprobs
         )
         native = from_native(params[idx])
         items.append(AskedText(_request(new_request_id(), text, token_ids, native, options), native, options))
     return GenerateAsk(tuple(items), is_single)
+
+
+def check_flag(name: str, value: object) -> None:
+    """
+    Raises:
+        InvalidRequestError: it is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{name}={value!r:.80} is not allowed: it must be True or False")
+
+
+def _tokenized(prompt: Prompt, tokenizer: Tokenizer, idx: int | None) -> tuple[str | None, tuple[int, ...]]:
+    if idx is None:
+        return tokenize_prompt(prompt, tokenizer)
+    try:
+        return tokenize_prompt(prompt, tokenizer)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"prompt {idx}: {error}") from error
 
 
 def _request(
@@ -137,7 +164,7 @@ def _prompts(
             raise InvalidRequestError(f"prompt={prompt!r} must be a text or a non-empty list of texts")
         return list(map(str, texts)), False
     assert input_ids is not None
-    if isinstance(input_ids, str) or not isinstance(input_ids, Sequence) or not input_ids:
+    if isinstance(input_ids, str | bytes | bytearray) or not isinstance(input_ids, Sequence) or not input_ids:
         raise InvalidRequestError(f"input_ids={input_ids!r} must be a non-empty list of token ids, or of such lists")
     if isinstance(input_ids[0], Sequence):
         return [{"prompt_token_ids": ids} for ids in input_ids], False
@@ -146,7 +173,7 @@ def _prompts(
 
 def _one_each(name: str, value: Any, count: int, kind: Any) -> list[Any]:
     """One value per prompt."""
-    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value] * count
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value] * count
     if len(values) != count:
         raise InvalidRequestError(f"{name} has {len(values)} entries for {count} prompts: give one, or one per prompt")
     for item in values:

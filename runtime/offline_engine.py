@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from queue import SimpleQueue
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from .answer_stream import Answer, AnswerStream, AsyncAnswerStream, StreamedAnswers, abort
 from .engine_loop import RequestHandle
-from .generate_request import AskedText, GenerateAsk, read_generate
+from .generate_request import AskedText, GenerateAsk, check_flag, read_generate
 from .llm import LLM
-from .outputs import OutputChunk
-from .server_args import llm_options
-from .sglang_format import answers, finish_reason
-
-Answer = dict[str, Any]
-"""{"text", "output_ids", "meta_info": {"id", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens",
-"e2e_latency", and, if asked for, "input_token_logprobs", "output_token_logprobs", "input_top_logprobs",
-"output_top_logprobs"}}"""
+from .server_args import llm_options, set_log_level
+from .sglang_format import answers
 
 
 class Engine:
@@ -29,8 +21,9 @@ class Engine:
 
     Args:
         model_path: as LLM's `model`; or an LLM there is, which then stays open.
+        log_level: of the logger "ramet", such as "error"; None leaves it.
         options: of an LLM, under its own names or SGLang's (context_length, max_running_requests, chunked_prefill_size,
-            page_size, random_seed, disable_radix_cache, ...).
+            page_size, random_seed, disable_radix_cache, ...; docs/sglang.md has the list).
 
     Raises:
         ModelLoadError: the model cannot be found or read.
@@ -40,7 +33,9 @@ class Engine:
         llm: the model and its engine.
     """
 
-    def __init__(self, model_path: LLM | str | None = None, **options: Any) -> None:
+    def __init__(self, model_path: LLM | str | None = None, *, log_level: str | None = None, **options: Any) -> None:
+        if log_level is not None:
+            set_log_level(log_level)
         self._owns_llm = not isinstance(model_path, LLM)
         self.llm = model_path if isinstance(model_path, LLM) else LLM(model_path, **llm_options(options))
 
@@ -74,18 +69,19 @@ class Engine:
         Raises:
             InvalidRequestError, InvalidSamplingParamsError: something is refused, and nothing was run.
         """
+        check_flag("stream", stream)
         ask = self._read(
             prompt, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
             return_text_in_logprobs, others,
         )  # fmt: skip
         handles = self.llm.submit_requests([item.request for item in ask.items])
         if stream:
-            return self._stream(ask, handles)
+            return AnswerStream(StreamedAnswers(ask, handles, self._answers_of))
         try:
             for handle in handles:
                 handle.wait()
         except BaseException:  # Ctrl-C included: nothing goes on behind the caller's back
-            _abort(handles)
+            abort(handles)
             raise
         return self._answers(ask, handles)
 
@@ -104,17 +100,18 @@ class Engine:
     ) -> Answer | list[Answer] | AsyncIterator[Answer]:
         """`generate` for asyncio: to be awaited, with stream=True for an asynchronous iterator. Being cancelled cancels
         the requests."""
+        check_flag("stream", stream)
         ask = self._read(
             prompt, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
             return_text_in_logprobs, others,
         )  # fmt: skip
         handles = self.llm.submit_requests([item.request for item in ask.items])
         if stream:
-            return self._astream(ask, handles)
+            return AsyncAnswerStream(StreamedAnswers(ask, handles, self._answers_of))
         try:
             await asyncio.gather(*map(_ended, handles))
         except BaseException:
-            _abort(handles)
+            abort(handles)
             raise
         return self._answers(ask, handles)
 
@@ -182,85 +179,6 @@ class Engine:
     def _token_text(self, token_id: int) -> str:
         return self.llm.tokenizer.decode([token_id], skip_special_tokens=False)
 
-    def _stream(self, ask: GenerateAsk, handles: Sequence[RequestHandle]) -> Iterator[Answer]:
-        chunks: SimpleQueue[tuple[int, OutputChunk]] = SimpleQueue()
-        _follow(handles, lambda idx, chunk: chunks.put((idx, chunk)))
-        merged = _StreamedAnswers(ask, handles, self._answers_of)
-        try:
-            while not merged.is_over:
-                yield from merged.take(*chunks.get())
-        finally:
-            _abort(handles)
-
-    async def _astream(self, ask: GenerateAsk, handles: Sequence[RequestHandle]) -> AsyncIterator[Answer]:
-        loop = asyncio.get_running_loop()
-        chunks: asyncio.Queue[tuple[int, OutputChunk]] = asyncio.Queue()
-        _follow(handles, lambda idx, chunk: loop.call_soon_threadsafe(chunks.put_nowait, (idx, chunk)))
-        merged = _StreamedAnswers(ask, handles, self._answers_of)
-        try:
-            while not merged.is_over:
-                for answer in merged.take(*await chunks.get()):
-                    yield answer
-        finally:
-            _abort(handles)
-
-
-@dataclass(slots=True)
-class _StreamedAnswers:
-    """What a stream has said so far, of every sample of every prompt."""
-
-    ask: GenerateAsk
-    handles: Sequence[RequestHandle]
-    finish: Callable[[AskedText, RequestHandle], list[Answer]]
-    num_running: int = field(init=False)
-    texts: dict[int, str] = field(default_factory=dict)
-    token_ids: dict[int, list[int]] = field(default_factory=dict)
-    first_idx: list[int] = field(default_factory=lambda: [0])
-
-    def __post_init__(self) -> None:
-        self.num_running = len(self.handles)
-        for item in self.ask.items:
-            self.first_idx.append(self.first_idx[-1] + item.native.sampling.n)
-
-    @property
-    def is_over(self) -> bool:
-        return self.num_running == 0
-
-    def take(self, request_idx: int, chunk: OutputChunk) -> Iterator[Answer]:
-        """The answers that a chunk changes."""
-        item = self.ask.items[request_idx]
-        idx = self.first_idx[request_idx] + chunk.index
-        if chunk.output is not None:
-            self.num_running -= 1
-            for offset, answer in enumerate(self.finish(item, self.handles[request_idx])):
-                yield {**answer, "index": self.first_idx[request_idx] + offset}
-            return
-        if item.native.is_prefill_only:
-            return
-        text = self.texts[idx] = self.texts.get(idx, "") + chunk.text
-        token_ids = self.token_ids.setdefault(idx, [])
-        token_ids += chunk.token_ids
-        reason = finish_reason(
-            chunk.finish_reason, chunk.stop_reason, len(token_ids), token_ids[-1] if token_ids else None
-        )
-        meta = {
-            "id": chunk.request_id,
-            "finish_reason": reason,
-            "prompt_tokens": len(item.request.prompt_token_ids),
-            "completion_tokens": len(token_ids),
-        }
-        yield {"text": text, "output_ids": list(token_ids), "meta_info": meta, "index": idx}
-
-
-def _follow(handles: Sequence[RequestHandle], take: Callable[[int, OutputChunk], object]) -> None:
-    """Pass on every chunk, with the index of its request."""
-    for idx, handle in enumerate(handles):
-        handle.add_chunk_callback(partial(_passed_on, take, idx))
-
-
-def _passed_on(take: Callable[[int, OutputChunk], object], idx: int, chunk: OutputChunk) -> None:
-    take(idx, chunk)
-
 
 async def _ended(handle: RequestHandle) -> None:
     """Wait for the end of a request without a thread."""
@@ -272,8 +190,3 @@ async def _ended(handle: RequestHandle) -> None:
 
     handle.add_done_callback(tell)
     await ended.wait()
-
-
-def _abort(handles: Sequence[RequestHandle]) -> None:
-    for handle in handles:
-        handle.abort()

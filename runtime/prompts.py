@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from ..plain_numbers import plain_number
-from .chat_message import ChatTemplateError
 from .errors import InvalidRequestError
 from .tokenizer import Tokenizer
 
@@ -43,21 +42,21 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, t
     wants one. In a conversation only the chat template makes special tokens, never a message.
 
     Raises:
-        InvalidRequestError: the prompt is empty or of an unknown form, or a conversation does not fit the model's
-            template, or it has none.
+        InvalidRequestError: the prompt is empty, of an unknown form or no valid Unicode, or a conversation does not fit
+            the model's template, or it has none.
     """
     if isinstance(prompt, str):
         return prompt, _encode_text(prompt, tokenizer)
     if is_conversation(prompt):
         try:
             return None, tuple(tokenizer.encode_segments(tokenizer.chat_template.segments(prompt)))
-        except ChatTemplateError as error:
+        except ValueError as error:  # the template's, or a lone surrogate
             raise InvalidRequestError(str(error)) from error
     if isinstance(prompt, Mapping):
         text = prompt.get("prompt")
         if "prompt_token_ids" in prompt:
             token_ids = prompt["prompt_token_ids"]
-            if isinstance(token_ids, str) or not isinstance(token_ids, Sequence):
+            if isinstance(token_ids, str | bytes | bytearray) or not isinstance(token_ids, Sequence):
                 raise InvalidRequestError(f"prompt_token_ids must be a list of integers, not {token_ids!r}")
             return text, tuple(map(plain_number, token_ids))  # type: ignore[arg-type]  # checked at submit
         if isinstance(text, str):
@@ -71,4 +70,7 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, t
 def _encode_text(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     if not text:
         raise InvalidRequestError("the prompt is empty: it must have at least one character")
-    return tuple(tokenizer.encode(text, add_special_tokens=True, parse_special=True))
+    try:
+        return tuple(tokenizer.encode(text, add_special_tokens=True, parse_special=True))
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from .errors import InvalidConfigError
 
-_NAMES: Mapping[str, str] = {
+NAMES: Mapping[str, str] = {
     "model_path": "model",
     "context_length": "max_model_len",
     "max_running_requests": "max_num_seqs",
@@ -15,31 +16,49 @@ _NAMES: Mapping[str, str] = {
     "random_seed": "seed",
     "radix_eviction_policy": "eviction_policy",
 }
-_NEGATIONS: Mapping[str, str] = {
+NEGATIONS: Mapping[str, str] = {
     "disable_radix_cache": "enable_prefix_caching",
     "disable_overlap_schedule": "overlap_schedule",
 }
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "tp_size": (1,),
     "dp_size": (1,),
     "pp_size": (1,),
+    "ep_size": (1,),
+    "nnodes": (1,),
+    "node_rank": (0,),
     "trust_remote_code": (False,),
     "skip_tokenizer_init": (False,),
     "is_embedding": (False,),
-    "disable_cuda_graph": (True, False),
+    "enable_lora": (False,),
+    "tokenizer_mode": ("auto",),
+    "load_format": ("auto",),
+    "dtype": ("auto",),
+    "kv_cache_dtype": ("auto",),
 }
-_REASONS: Mapping[str, str] = {
+WITHOUT_EFFECT = frozenset(
+    {"launch_timeout", "watchdog_timeout", "stream_interval", "decode_log_interval", "log_requests", "show_time_cost"}
+    | {"enable_metrics", "enable_cache_report", "disable_cuda_graph", "cuda_graph_max_bs", "disable_custom_all_reduce"}
+    | {"enable_p2p_check", "enable_torch_compile", "torch_compile_max_bs", "enable_mixed_chunk", "sampling_backend"}
+    | {"schedule_conservativeness", "mm_attention_backend"}
+)
+"""They say how SGLang's server starts, logs or computes. No output depends on them, and there is nothing to set."""
+REASONS: Mapping[str, str] = {
     "mem_fraction_static": "say how many bytes the cache may have with kv_cache_memory",
     "max_total_tokens": "say how many blocks the cache has with num_blocks",
+    "max_prefill_tokens": "say how many tokens a step computes with chunked_prefill_size",
+    "served_model_name": "a model has the name it was loaded by",
+    "chat_template": "a model brings its template",
+    "revision": "give the directory of the model",
+    "lora_paths": "there are no adapters",
+    "speculative_algorithm": "tokens are computed one after the other",
     "tokenizer_path": "a model brings its tokenizer",
-    "host": "nothing listens on the network here; a server is `ramet serve`",
-    "port": "nothing listens on the network here; a server is `ramet serve`",
-    "api_key": "nothing listens on the network here; a server is `ramet serve`",
-    "log_level": "set the level of the logger 'ramet'",
+    "host": "nothing listens on the network here, so leave it out; ramet has no server yet",
+    "port": "nothing listens on the network here, so leave it out; ramet has no server yet",
+    "api_key": "nothing listens on the network here, so leave it out; ramet has no server yet",
     "attention_backend": "name what computes the model with kernels",
     "grammar_backend": "say it with each request, in its sampling parameters",
     "quantization": "a model file says how it is stored",
-    "dtype": "a model file says how it is stored",
 }
 
 
@@ -51,13 +70,15 @@ def llm_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in options.items():
-        if name in _NEUTRAL:
-            if value is not None and value not in _NEUTRAL[name]:
-                allowed = " or ".join(map(repr, _NEUTRAL[name]))
+        if name in WITHOUT_EFFECT or (value is None and name in REASONS):
+            continue
+        if name in NEUTRAL:
+            if value is not None and value not in NEUTRAL[name]:
+                allowed = " or ".join(map(repr, NEUTRAL[name]))
                 raise InvalidConfigError(f"{name}={value!r} is not supported: it can only be {allowed}")
             continue
-        if name in _REASONS:
-            raise InvalidConfigError(f"{name}={value!r} is not supported: {_REASONS[name]}")
+        if name in REASONS:
+            raise InvalidConfigError(f"{name}={value!r} is not supported: {REASONS[name]}")
         for own, own_value in _translated(name, value).items():
             if own in found:
                 raise InvalidConfigError(f"{name} is given twice, once as {own!r}: give one of them")
@@ -68,8 +89,22 @@ def llm_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _translated(name: str, value: Any) -> dict[str, Any]:
     if name == "chunked_prefill_size":
         return {"enable_chunked_prefill": False} if value == -1 else {"max_num_batched_tokens": value}
-    if name in _NEGATIONS:
+    if name in NEGATIONS:
         if not isinstance(value, bool):
             raise InvalidConfigError(f"{name}={value!r} must be True or False")
-        return {_NEGATIONS[name]: False} if value else {}
-    return {_NAMES.get(name, name): value}
+        return {NEGATIONS[name]: False} if value else {}
+    return {NAMES.get(name, name): value}
+
+
+def set_log_level(level: str) -> None:
+    """Set the level of the logger that all of ramet's are below.
+
+    Raises:
+        InvalidConfigError: there is no such level.
+    """
+    number = logging.getLevelNamesMapping().get(str(level).upper())
+    if number is None:
+        raise InvalidConfigError(
+            f"log_level={level!r} is not allowed: use 'debug', 'info', 'warning', 'error' or 'critical'"
+        )
+    logging.getLogger("ramet").setLevel(number)

@@ -256,6 +256,24 @@ class Tokenizer:
             spelled += self._bytes.spell(self._added[token_id]) if is_built else [token_id]
         return spelled
 
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+    ) -> list[int] | str:
+        """A conversation as the model's template writes it, under the name and with the defaults of transformers: its
+        token ids, or with tokenize=False its text. Contents never become special tokens among the ids.
+
+        Raises:
+            ChatTemplateError: the model has no template, or it refuses the messages.
+        """
+        if not tokenize:
+            return self.chat_template.render(conversation, add_generation_prompt, tools)
+        return self.encode_segments(self.chat_template.segments(conversation, add_generation_prompt, tools))
+
     # -- ids to text -------------------------------------------------------------------------------------------------
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True, *, is_text_start: bool = True) -> str:

@@ -20,6 +20,7 @@ from .api_errors import (
     checked_retries,
     checked_timeout,
     connection_error,
+    missing_package,
     status_error,
     timeout_error,
     withheld_error,
@@ -32,13 +33,6 @@ from .text_backend import TextBackend
 
 if TYPE_CHECKING:
     from anthropic.types import RawMessageStreamEvent
-
-try:
-    import anthropic
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"the Anthropic backend needs a package that is missing: pip install 'ramet[anthropic]' ({error})"
-    ) from error
 
 __all__ = ["Anthropic"]
 
@@ -101,6 +95,10 @@ class Anthropic(TextBackend):
         extra_body: Mapping[str, object] | None = None,
         default_headers: Mapping[str, str] | None = None,
     ) -> None:
+        try:
+            import anthropic
+        except ModuleNotFoundError as error:
+            raise missing_package(self.name, "anthropic", error) from error
         self._timeout = checked_timeout(timeout)
         version = {} if api_version is None else {"anthropic-version": api_version}
         self._client = anthropic.AsyncAnthropic(
@@ -190,6 +188,8 @@ class Anthropic(TextBackend):
 
     def _described(self, error: Exception) -> Exception:
         """What the SDK raised, as an error of the language."""
+        import anthropic
+
         if isinstance(error, anthropic.APIStatusError) and error.status_code >= 400:
             return status_error(self._where, error.status_code, error.message, error.response.headers)
         if isinstance(error, anthropic.APITimeoutError | httpx2.TimeoutException | asyncio.TimeoutError):
@@ -224,14 +224,14 @@ class _MessageStream:
         elif event.type == "content_block_delta" and event.delta.type == "text_delta":
             if self.first_token_s is None:
                 self.first_token_s = time.monotonic() - self.started_at
-            self.draft.text += event.delta.text
-            return event.delta.text
+            return self.draft.add_text(event.delta.text)
         elif event.type == "message_delta":
             self.draft.finish_reason = event.delta.stop_reason or self.draft.finish_reason
             self.draft.stop_reason = event.delta.stop_sequence
             self.num_generated_tokens = event.usage.output_tokens
         elif event.type == "message_stop":
             self.is_complete = True
+            return self.draft.end_text()
         return ""
 
 

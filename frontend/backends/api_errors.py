@@ -20,6 +20,13 @@ _ADVICE: Mapping[int, str] = {
 }
 
 
+def missing_package(backend: str, package: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The SDK of an API is not installed. Only who makes the backend needs it."""
+    return ModuleNotFoundError(
+        f"the {backend} backend needs a package that is missing: pip install 'ramet[{package}]' ({error})"
+    )
+
+
 def status_error(where: str, status: int, message: str, headers: Mapping[str, str]) -> BackendCallError:
     """The server refused a call."""
     advice = _ADVICE.get(status, "the server failed; raise max_retries, or look at its log" if status >= 500 else "")

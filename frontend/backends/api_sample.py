@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ...sampling_params import SamplingParams
 from ..generation import Sample, TokenLogprob
+from ..surrogates import is_half_pair, joined_pairs
 from .errors import BackendCallError
 from .text_ids import TextIds
 
@@ -38,6 +39,21 @@ class SampleDraft:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     refusal: str = ""
+    _half_pair: str = ""
+
+    def add_text(self, text: str) -> str:
+        """Take in what a stream adds. Returns what can be shown now: half of a surrogate pair waits for the other."""
+        text = joined_pairs(self._half_pair + text)
+        self._half_pair = text[-1:] if is_half_pair(text) else ""
+        text = text.removesuffix(self._half_pair)
+        self.text += text
+        return text
+
+    def end_text(self) -> str:
+        """The stream is over: half a pair that still waits is text like any other. Returns it."""
+        rest, self._half_pair = self._half_pair, ""
+        self.text += rest
+        return rest
 
     def to_sample(self, backend: str, ids: TextIds, params: SamplingParams, *, is_cut_by_length: bool) -> Sample:
         """The finished sample. Its token ids are the API's tokens if logprobs were asked for, else characters.

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...sampling_params import SamplingParams
 from ..generation import Sample, TokenLogprob
+from ..surrogates import is_half_pair
 from .errors import BackendCallError
 from .scored_rows import ScoredRow
 from .text_ids import TOKEN_BASE, TextIds
@@ -24,7 +25,7 @@ def text_so_far(answer: Mapping[str, Any], shown: str) -> str:
             "the server's stream is not cumulative: each event must have the whole text so far; start the server "
             "without incremental streaming"
         )
-    return text
+    return text[:-1] if is_half_pair(text) else text  # the other half comes with the next event
 
 
 def server_ids(answer: Mapping[str, Any]) -> list[int]:

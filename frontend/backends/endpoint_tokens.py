@@ -51,7 +51,7 @@ class EndpointTokens:
             if found is not None:
                 raise UnsupportedByBackendError(
                     f"a text holds {found!r}, which this server would take for the chat template's own mark, since it "
-                    "is sent one text and cannot tell: take it out, or use a server of ramet"
+                    "is sent one text and cannot tell: take it out, or run on a LocalBackend"
                 )
 
     async def prompts(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, overload
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, cast, overload
 
+from ...runtime.answer_stream import Answer
+from ...runtime.errors import InvalidRequestError, RequestFailedError
 from ...runtime.llm import LLM
-from ...runtime.offline_engine import Answer, Engine
+from ...runtime.offline_engine import Engine
 from ...runtime.tokenizer import Tokenizer
 from ..backend import GenerateCall
-from ..errors import InvalidProgramError
 from ..generation import Generation
 from .local import LocalBackend
 
@@ -18,7 +21,7 @@ class Runtime(LocalBackend):
     """A model of this process that programs run on and that answers prompts.
 
     SGLang starts a server in a process of its own here. This starts none: nothing listens on the network, and a call
-    costs no serialisation. A server is `ramet serve`; programs reach one through RuntimeEndpoint.
+    costs no serialisation. `generate` answers as SGLang's Runtime does, in JSON; Engine has the same as objects.
 
     Args:
         model_path: as LLM's `model`; or an LLM there is, which then stays open.
@@ -40,29 +43,66 @@ class Runtime(LocalBackend):
     def generate(
         self,
         prompt: str | Sequence[str],
-        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        **options: Any,
-    ) -> Answer | list[Answer] | Iterator[Answer]: ...
+        sampling_params: Mapping[str, Any] | None = None,
+        return_logprob: bool | Sequence[bool] = False,
+        logprob_start_len: int | Sequence[int] | None = None,
+        top_logprobs_num: int | Sequence[int] | None = None,
+        lora_path: None = None,
+    ) -> str: ...
 
     def generate(
         self,
         prompt: GenerateCall | str | Sequence[str],
-        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        **options: Any,
-    ) -> Generation | Answer | list[Answer] | Iterator[Answer]:
-        """Answer prompts, as `Engine.generate` does; programs give it their calls."""
+        sampling_params: Mapping[str, Any] | None = None,
+        return_logprob: bool | Sequence[bool] = False,
+        logprob_start_len: int | Sequence[int] | None = None,
+        top_logprobs_num: int | Sequence[int] | None = None,
+        lora_path: None = None,
+    ) -> Generation | str:
+        """The JSON text of what `Engine.generate` answers: `json.loads(runtime.generate(prompt))["text"]`. Programs
+        give it their calls.
+
+        Raises:
+            InvalidRequestError, InvalidSamplingParamsError: something is refused, and nothing was run.
+        """
         if isinstance(prompt, GenerateCall):
             return super().generate(prompt)
-        return self._engine.generate(prompt, sampling_params, **options)
+        answer = self._engine.generate(
+            prompt,
+            sampling_params,
+            return_logprob=return_logprob,
+            logprob_start_len=-1 if logprob_start_len is None else logprob_start_len,
+            top_logprobs_num=0 if top_logprobs_num is None else top_logprobs_num,
+            lora_path=lora_path,
+        )
+        return json.dumps(answer)
 
-    async def async_generate(
-        self,
-        prompt: str | Sequence[str],
-        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        **options: Any,
-    ) -> Answer | list[Answer] | AsyncIterator[Answer]:
-        """`generate` for asyncio, as `Engine.async_generate`."""
-        return await self._engine.async_generate(prompt, sampling_params, **options)
+    async def async_generate(self, prompt: str, sampling_params: Mapping[str, Any] | None = None) -> AsyncIterator[str]:
+        """`async for piece in runtime.async_generate(prompt)`: the text of one prompt as it comes. Leaving it early
+        cancels the request. `await Engine.async_generate(...)` gives whole answers.
+
+        Raises:
+            InvalidRequestError: more than one prompt or sample, or what `Engine.generate` refuses.
+            InvalidSamplingParamsError: a sampling parameter is.
+            RequestFailedError: it failed while it ran, after what there was of the text.
+        """
+        if not isinstance(prompt, str) or (sampling_params or {}).get("n", 1) != 1:
+            raise InvalidRequestError("async_generate streams one text: give one prompt, with n=1, or use Engine")
+        answers = await self._engine.async_generate(prompt, sampling_params, stream=True)
+        num_given = 0
+        async with aclosing(cast("AsyncGenerator[Answer, None]", answers)) as stream:
+            async for answer in stream:
+                reason = answer["meta_info"]["finish_reason"]
+                if reason is not None and reason["type"] == "abort":
+                    raise RequestFailedError(reason["message"])
+                piece = answer["text"][num_given:]
+                num_given += len(piece)
+                if piece:
+                    yield piece
+
+    def add_request(self, prompt: str, sampling_params: Mapping[str, Any] | None = None) -> AsyncIterator[str]:
+        """SGLang's other name for `async_generate`."""
+        return self.async_generate(prompt, sampling_params)
 
     def cache_prefix(self, prefix: str) -> None:
         """Bring a text into the cache. It stays until it is evicted."""
@@ -73,17 +113,19 @@ class Runtime(LocalBackend):
         return self._engine.get_server_info()
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer. It is ramet's, not one of transformers."""
+        """The model's tokenizer. It is ramet's, not one of transformers, and has `encode`, `decode`,
+        `apply_chat_template`, `vocab_size` and `bos_token_id`, among others."""
         return self.llm.tokenizer
 
     @property
     def url(self) -> str:
         """
         Raises:
-            InvalidProgramError: always; there is no server.
+            AttributeError: always; there is no server.
         """
-        raise InvalidProgramError(
-            "this Runtime runs in your own process and has no URL: start `ramet serve` and use RuntimeEndpoint for that"
+        raise AttributeError(
+            "this Runtime runs in your own process and has no URL: use the object itself, runtime.generate(...) or "
+            "backend=runtime; ramet has no server yet"
         )
 
     @property

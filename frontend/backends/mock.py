@@ -9,15 +9,16 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..backend import GenerateCall, Message, ProgramHint, ScoreCall, ScoreResult, Scoring, TextSegment
-from ..errors import InvalidProgramError
+from ..errors import InvalidProgramError, raise_interrupt
 from ..generation import GenerateResult, Generation
 from ..handle import Handle
 from .mock_chat import CHAT_TOKENS, chat_text, role_begin, role_end
-from .mock_constraint import check_reply, default_reply
+from .mock_constraint import check_patterns, check_reply, default_reply
 from .mock_reply import prompt_logprobs_of, samples_of, tokenise
 from .mock_tokenizer import MockTokenizer
 
@@ -119,6 +120,7 @@ class MockBackend:
         return chat_text(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def generate(self, call: GenerateCall) -> Generation:
+        check_patterns(call.sampling_params)
         generation = Generation(on_cancel=lambda: self._cancel(request, generation))
         request = self._receive(call, lambda it: self._answer_generate(call, it, generation), generation.push)
         self._dispatch(request)
@@ -231,6 +233,7 @@ class MockBackend:
             samples = samples_of(self.tokenizer, params, reply)
         except BaseException as error:
             generation.fail(error)
+            raise_interrupt(error)
             return
         if self._mode == "background":
             for character in samples[0].text:
@@ -267,6 +270,7 @@ class MockBackend:
                 values.append(value)
         except BaseException as error:
             scoring.fail(error)
+            raise_interrupt(error)
             return
         scored = list(zip(call.continuations, values, strict=True))
         result = ScoreResult(
@@ -286,7 +290,8 @@ class MockBackend:
                 if self._is_closed:
                     return
                 request = self._waiting[0]
-            self.answer(request)
+            with suppress(KeyboardInterrupt, SystemExit):  # of a script: the call has failed with it
+                self.answer(request)
 
 
 def _end_logprob(token_ids: tuple[int, ...], scored: Sequence[tuple[tuple[int, ...], float]]) -> float:

@@ -18,6 +18,7 @@ from .api_errors import (
     checked_retries,
     checked_timeout,
     connection_error,
+    missing_package,
     status_error,
     timeout_error,
     withheld_error,
@@ -30,13 +31,6 @@ from .openai_stream import OpenAIStream, completion_tokens
 from .scored_rows import ScoredRow, num_unaffected, score_result
 from .text_backend import TextBackend
 from .text_ids import check_unicode
-
-try:
-    import openai
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"the OpenAI backend needs a package that is missing: pip install 'ramet[openai]' ({error})"
-    ) from error
 
 __all__ = ["OpenAI"]
 
@@ -109,6 +103,10 @@ class OpenAI(TextBackend):
         extra_body: Mapping[str, object] | None = None,
         default_headers: Mapping[str, str] | None = None,
     ) -> None:
+        try:
+            import openai
+        except ModuleNotFoundError as error:
+            raise missing_package(self.name, "openai", error) from error
         self._timeout = checked_timeout(timeout)
         try:
             self._client = openai.AsyncOpenAI(
@@ -254,6 +252,7 @@ class OpenAI(TextBackend):
                         stream.add_completion(completion)
         except Exception as error:
             raise self._described(error) from error
+        stream.end()
         return self._result(call, stream)
 
     def _result(self, call: GenerateCall, stream: OpenAIStream) -> GenerateResult:
@@ -314,6 +313,8 @@ class OpenAI(TextBackend):
 
     def _described(self, error: Exception) -> Exception:
         """What the SDK raised, as an error of the language."""
+        import openai
+
         if isinstance(error, BackendCallError):
             return error
         if isinstance(error, openai.APIStatusError):

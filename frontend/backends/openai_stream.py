@@ -57,8 +57,15 @@ class OpenAIStream:
             return
         if self.first_token_s is None:
             self.first_token_s = time.monotonic() - self.started_at
-        self.drafts[idx].text += text
-        if idx == 0:
+        self._show(idx, self.drafts[idx].add_text(text))
+
+    def end(self) -> None:
+        """There are no more chunks."""
+        for idx, draft in enumerate(self.drafts):
+            self._show(idx, draft.end_text())
+
+    def _show(self, idx: int, text: str) -> None:
+        if idx == 0 and text:
             self.on_text(text)
 
     @staticmethod

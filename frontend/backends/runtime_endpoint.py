@@ -1,4 +1,4 @@
-"""RuntimeEndpoint: programs on a server of ramet or SGLang, through its native `/generate`."""
+"""RuntimeEndpoint: programs on a server of SGLang, or one like it, through its native `/generate`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ _NUM_HEALED = 4
 
 
 class RuntimeEndpoint(TextBackend):
-    """A server that is running, of ramet (`ramet serve`) or SGLang. Constraints, penalties and selects run there.
+    """A server that is running, SGLang's or one with its `/generate`. Constraints, penalties and selects run there.
 
-    A server of ramet tokenises text for its clients and says which token ids it generated, so that a program's tokens
-    are exactly those that the model saw and made. Others are sent text, as SGLang's own client does; with
-    use_token_ids=True they are asked to tokenise (`/tokenize`) and what was generated is sent back as ids.
+    A server that says it is ramet's (there is none to start yet) tokenises text for its clients and says which token
+    ids it generated, so that a program's tokens are exactly those that the model saw and made. Others are sent
+    text, as SGLang's own client does; with use_token_ids=True they are asked to tokenise (`/tokenize`) and what was
+    generated is sent back as ids.
 
     Args:
         base_url: such as "http://127.0.0.1:30000".
         api_key: sent as a Bearer token.
-        verify: whether to check the certificate of an https server, or the file of the authority it is checked against.
+        verify: whether to check the certificate of an https server, or the file of the authority it is checked against;
+            None is True.
         chat_template_name: a format of chat_templates.py, by SGLang's name; None takes the one that the server tells.
         use_token_ids: None decides by the server.
         timeout: seconds without a byte after which a request fails.
@@ -57,7 +59,7 @@ class RuntimeEndpoint(TextBackend):
         self,
         base_url: str,
         api_key: str | None = None,
-        verify: bool | str = True,
+        verify: bool | str | None = None,
         chat_template_name: str | None = None,
         *,
         use_token_ids: bool | None = None,
@@ -70,7 +72,7 @@ class RuntimeEndpoint(TextBackend):
         self._client = EndpointClient(
             base_url,
             api_key=api_key,
-            verify=verify,
+            verify=True if verify is None else verify,
             timeout=self._timeout,
             max_retries=checked_retries(max_retries),
             max_connections=max_concurrency,
@@ -125,9 +127,9 @@ class RuntimeEndpoint(TextBackend):
         """What the server says of itself. Blocks; raises BackendCallError."""
         return self._get("/server_info", "/get_server_info")
 
-    def cache_prefix(self, prefix: str) -> None:
+    def cache_prefix(self, prefix_str: str) -> None:
         """Bring a text into the server's cache. Blocks; raises BackendCallError."""
-        token_ids = self.encode([TextSegment(prefix)], at_start=True)
+        token_ids = self.encode([TextSegment(prefix_str)], at_start=True)
         self._calls.start(lambda: self._prefill(token_ids)).result()
 
     def info(self) -> Mapping[str, object]:

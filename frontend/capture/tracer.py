@@ -17,7 +17,7 @@ from ...sampling_params import SamplingParams
 from ..appendable import AppendableState
 from ..backend import Backend, GenerateCall
 from ..calls import Call, Failure
-from ..errors import GenerationError, InvalidProgramError
+from ..errors import GenerationError, InvalidProgramError, described, words_of
 from ..interpreter import Interpreter
 from ..primitives import Expression, Gen, RoleBegin, RoleEnd, Select, Text
 from ..program_body import ProgramBody
@@ -70,7 +70,7 @@ def capture_program(
     except CaptureStopped:
         pass
     except Exception as error:
-        capture.note_stop(f"the program raised {type(error).__name__}: {error}", _source_of(error, file))
+        capture.note_stop(f"the program raised {described(error)}", _source_of(error, file))
     finally:
         CURRENT_CAPTURE.reset(token)
         run.end_body(None)
@@ -113,7 +113,7 @@ def cache_prefix(graph: ProgramGraph, backend: Backend) -> int:
         try:
             backend.generate(call).result()
         except Exception as error:
-            message = f"the constant prefix of {graph.program_name!r} cannot be computed: {error}"
+            message = f"the constant prefix of {graph.program_name!r} cannot be computed: {words_of(error)}"
             raise GenerationError(message) from error
     return len(token_ids)
 

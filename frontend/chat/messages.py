@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ...chat_message import ChatTemplateError, content_text, plain_tool_calls
 from ..backend import Message
 from ..errors import InvalidProgramError
 from .tool_formats import ToolCall
@@ -29,42 +28,35 @@ def checked_message(message: object, where: str) -> Message:
     """A copy of the message. What its role and template need beyond this form is checked when it is sent.
 
     Raises:
-        InvalidProgramError: not a mapping with a known role and a content that is a text, a list of parts or None.
+        InvalidProgramError: not a mapping with a known role, a content that is a text, a list of text parts or None,
+            and tool calls, if any, with a name and arguments that are an object or the JSON text of one.
     """
     if not isinstance(message, Mapping) or message.get("role") not in CONVERSATION_ROLES:
         raise InvalidProgramError(
             f"{where}={message!r:.80} is not allowed: it must be {{'role': ..., 'content': ...}}, and the role one of "
             f"{', '.join(CONVERSATION_ROLES)}"
         )
-    content = message.get("content")
-    if content is not None and not isinstance(content, str | list | tuple):
-        raise InvalidProgramError(f"{where} has content={content!r:.80}: it must be a text or a list of text parts")
-    return copy.deepcopy(dict(message))
+    try:
+        content_text(f"{where}.content", message.get("content"))
+        if message.get("tool_calls"):
+            plain_tool_calls(f"{where}.tool_calls", message["tool_calls"])
+        return copy.deepcopy(dict(message))
+    except ChatTemplateError as error:
+        raise InvalidProgramError(str(error)) from None
+    except Exception as error:  # of the values' own copying
+        raise InvalidProgramError(f"{where} cannot be copied: {type(error).__name__}: {error}") from error
 
 
 def open_tool_calls(messages: Sequence[Message]) -> list[ToolCall]:
-    """The calls of the last answer that have no result yet.
-
-    Raises:
-        InvalidProgramError: a call is malformed.
-    """
+    """The calls of the last answer that have no result yet."""
     idx = len(messages) - 1
     while idx >= 0 and messages[idx]["role"] == "tool":
         idx -= 1
     if idx < 0 or messages[idx]["role"] != "assistant":
         return []
     answered = [message.get("tool_call_id") for message in messages[idx + 1 :]]
-    calls = [_call(call) for call in messages[idx].get("tool_calls") or ()]
+    given = plain_tool_calls(f"messages[{idx}].tool_calls", messages[idx].get("tool_calls") or ())
+    calls = [
+        ToolCall(str(call.get("id", "")), call["function"]["name"], call["function"]["arguments"]) for call in given
+    ]
     return [call for call in calls if call.call_id not in answered]
-
-
-def _call(call: Any) -> ToolCall:
-    try:
-        function = call["function"]
-        arguments = function.get("arguments") or {}
-        given = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return ToolCall(str(call.get("id", "")), str(function["name"]), dict(given))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidProgramError(
-            f"the tool call {call!r:.200} is not {{'id': ..., 'function': {{'name': ..., 'arguments': '{{...}}'}}}}"
-        ) from error

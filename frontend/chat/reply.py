@@ -13,6 +13,7 @@ from ..calls import Call, CallMeta, Failure, ParseFailure
 from ..errors import InvalidProgramError, ReadTimeoutError
 from ..execution import Execution, Outcome
 from ..handle import Handle
+from ..timeouts import checked_timeout
 from .tool_formats import ToolCall
 
 
@@ -99,15 +100,16 @@ class PendingReply:
             GenerationError: it failed. The conversation is as it was before it was asked.
             ReadTimeoutError: it is not there within `timeout` seconds; it goes on.
         """
+        seconds = checked_timeout(timeout)
         for handle in self._execution.handles:
-            _wait(handle, timeout)
+            _wait(handle, seconds)
         return self._settle()
 
     def chunks(self, timeout: float | None = None) -> Iterator[str]:
         """The text as it comes; a choice comes as one piece. Raises like `result`."""
         generation = self._execution.generation
         if generation is not None and not self.is_settled:
-            for piece in generation.chunks(timeout):
+            for piece in generation.chunks(checked_timeout(timeout)):
                 self._shown += piece
                 yield piece
         reply = self.result(timeout)

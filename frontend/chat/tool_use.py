@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...chat_message import plain_tool_calls
 from ..backend import Backend, Message
 from ..errors import InvalidProgramError, ToolCallError
 from .tool_formats import (
@@ -212,12 +213,5 @@ def text_of(message: Message) -> str:
 
 
 def _name_and_arguments(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    function = call.get("function", call)
-    arguments = function.get("arguments") or {}
-    try:
-        given = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return str(function["name"]), dict(given)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"a tool call in the messages has no name, or arguments that are no JSON object: {call!r}"
-        ) from error
+    (plain,) = plain_tool_calls("the message's tool_calls", [call])
+    return plain["function"]["name"], plain["function"]["arguments"]

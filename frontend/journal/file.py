@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import queue
+import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from ..errors import InvalidProgramError
@@ -25,14 +27,15 @@ class JournalFile:
     def __init__(self, path: str, identity: JournalIdentity) -> None:
         """
         Raises:
-            InvalidProgramError: it is no journal, one of something else, or in use.
+            InvalidProgramError: it is no file, no journal, one of something else, or in use.
             OSError: it cannot be opened or written.
         """
         self.path = path
         self._identity = identity
+        _check_is_file(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         self._queue: queue.SimpleQueue[tuple[bytes, Future[None]] | None] = queue.SimpleQueue()
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         try:
             _lock(self._descriptor, path)
             self._records_start = self._open_records()
@@ -84,13 +87,14 @@ class JournalFile:
         with open(os.dup(self._descriptor), "rb") as file:
             file.seek(0)
             line = file.readline()
-        if not line.endswith(b"\n") and HEADER_START.startswith(line[: len(HEADER_START)]):
-            os.ftruncate(self._descriptor, 0)  # empty, or killed in the middle of its first line
-            line = f"{json.dumps(self._identity.to_header(), separators=(',', ':'))}\n".encode("ascii")
-            _write_all(self._descriptor, line)
+        own = f"{json.dumps(self._identity.to_header(), separators=(',', ':'))}\n".encode("ascii")
+        is_torn = line.startswith(HEADER_START) and own.startswith(line) and line != own
+        if not line or is_torn:  # killed in the middle of its first line; anything shorter may be somebody's notes
+            os.ftruncate(self._descriptor, 0)
+            _write_all(self._descriptor, own)
             os.fsync(self._descriptor)
             _sync_directory(self.path)
-            return len(line)
+            return len(own)
         header = _parsed(line) if line.startswith(HEADER_START) else None
         if header is None:
             raise InvalidProgramError(
@@ -110,23 +114,28 @@ class JournalFile:
             is_open = len(entries) == len(waiting)
             if not entries:
                 continue
-            self._write_durably(b"".join(line for line, _ in entries))
+            if self._error is None:
+                self._error = self._write_durably([line for line, _ in entries])
             for _, future in entries:
                 if self._error is None:
                     future.set_result(None)
                 else:
                     future.set_exception(self._error)
 
-    def _write_durably(self, lines: bytes) -> None:
-        if self._error is not None:
-            return
-        size = os.fstat(self._descriptor).st_size
+    def _write_durably(self, lines: Sequence[bytes]) -> Exception | None:
+        """Returns what kept them from the disk: whoever waits for them is told, whatever it is."""
         try:
-            _write_all(self._descriptor, lines)
-            os.fsync(self._descriptor)
-        except OSError as error:
-            self._error = error
-            os.ftruncate(self._descriptor, size)
+            size = os.fstat(self._descriptor).st_size
+            try:
+                _write_all(self._descriptor, b"".join(lines))
+                os.fsync(self._descriptor)
+            except OSError:
+                with suppress(OSError):  # else a torn line stays, which the next batch cuts off
+                    os.ftruncate(self._descriptor, size)
+                raise
+        except Exception as error:
+            return error
+        return None
 
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
@@ -135,7 +144,7 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
         return None
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -144,6 +153,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
+
+
+def _check_is_file(path: str) -> None:
+    """A device or a pipe is not opened at all: that alone may change something."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise InvalidProgramError(
+            f"journal={path!r} is not allowed: it is no regular file. Give the path of a file, such as 'run.jsonl'"
+        )
 
 
 def _lock(descriptor: int, path: str) -> None:

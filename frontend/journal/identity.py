@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from ..backend import Backend
-from ..errors import InvalidProgramError
+from ..errors import InvalidProgramError, described, words_of
 from ..run_context import DEFAULT_SAMPLING
 from .plain_data import NotPlainDataError, canonical_json, plain_data
 
@@ -115,9 +115,10 @@ class ItemKeys:
         idx = self._num_items
         try:
             text = canonical_json(plain_data(arguments, f"item {idx}"))
-        except NotPlainDataError as error:
+        except Exception as error:  # of the arguments themselves, which may do anything when they are looked at
+            reason = words_of(error) if isinstance(error, NotPlainDataError) else f"item {idx}: {described(error)}"
             raise InvalidProgramError(
-                f"a journal tells items apart by their arguments, which must be data: {error}. Give the program data, "
+                f"a journal tells items apart by their arguments, which must be data: {reason}. Give the program data, "
                 "and let it make objects of them itself"
             ) from None
         digest = hashlib.sha256(f"{self._prefix}\n{text}".encode()).hexdigest()[:32]

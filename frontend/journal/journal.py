@@ -10,14 +10,17 @@ from typing import Any
 
 from ..backend import Backend
 from ..body_threads import body_threads
-from ..errors import InvalidProgramError
-from ..loop_signals import happened
+from ..errors import InvalidProgramError, described
+from ..loop_signals import settled
 from ..scope import Scope
 from ..trace.capture import TokenReader
+from ..trace.json_codec import JsonShapeError
 from .file import JournalFile
 from .identity import ItemKey, JournalIdentity
+from .plain_data import NotPlainDataError
 from .record import record_line
 from .restore import restored_scope
+from .shapes import record_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,10 @@ class BatchJournal:
 
     def _key_of(self, record: Mapping[str, Any]) -> ItemKey:
         try:
-            return ItemKey(record["key"], record["occurrence"], record["item"])
-        except KeyError as error:
+            head = record_head(record)
+        except JsonShapeError as error:
             raise self._damaged(error) from None
+        return ItemKey(head.key, head.occurrence, head.item)
 
     def restore(self, key: ItemKey, new_scope: Callable[[], Scope], *, with_failed: bool) -> Scope | None:
         """The finished run of an item, if the journal has it; of a failed one only if it is wanted.
@@ -70,12 +74,12 @@ class BatchJournal:
             if record is None or (record["failed"] and not with_failed):
                 return None
             return restored_scope(record, new_scope)
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever a line can be like that this process has not written
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> InvalidProgramError:
         return InvalidProgramError(
-            f"a record of the journal {self._path!r} is damaged ({type(error).__name__}: {error}): delete its line, or "
+            f"a record of the journal {self._path!r} is damaged ({described(error)}): delete its line, or "
             "give another file"
         )
 
@@ -86,8 +90,14 @@ class BatchJournal:
             NotPlainDataError: the body returned what JSON has no form for.
             OSError: it cannot be written.
         """
-        written = self._file.append(record_line(key, scope, self._reader))
-        await happened(lambda callback: written.add_done_callback(lambda _: callback()))
+        try:
+            line = record_line(key, scope, self._reader)
+        except NotPlainDataError:
+            raise
+        except Exception as error:  # of a program's own objects, which may do anything when they are looked at
+            raise NotPlainDataError(f"what it gave cannot be written as JSON ({described(error)})") from error
+        written = self._file.append(line)
+        await settled(written)
         written.result(timeout=0)
 
     def close(self) -> None:
@@ -99,7 +109,7 @@ async def open_journal(spec: JournalSpec, keys: Iterable[ItemKey]) -> BatchJourn
     """Open a journal without blocking the event loop. Raises as BatchJournal does."""
     opening = body_threads.submit(lambda: BatchJournal(spec, keys))
     try:
-        await happened(lambda callback: opening.add_done_callback(lambda _: callback()))
+        await settled(opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unused)
         raise

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping, Set
 from typing import Any, Protocol, runtime_checkable
 
+from ..errors import described
+
 MAX_DEPTH = 64
 
 
@@ -84,5 +86,5 @@ def _plain_scalar(value: object, place: str) -> bool | int | float | str:
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {value}"
+        return described(value)
     raise NotPlainDataError(f"{place} is a {type(value).__name__}, for which JSON has no form")

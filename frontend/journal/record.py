@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..calls import Call
-from ..errors import ProgramError, UnparsedTextError
+from ..errors import ProgramCancelledError, ProgramError, UnparsedTextError, described, words_of
 from ..scope import Scope
 from ..trace.capture import TokenReader, capture_trace
 from ..values import Joined, Value
@@ -68,6 +68,8 @@ def _reference(value: Value) -> Any:
         return value.record.call_id
     if isinstance(value, Joined):
         return {"joined": [_reference(item) for item in value.values], "on_error": value.on_error}
+    if not value.is_done:
+        return {"error": _error_of(ProgramCancelledError("it had no value yet when the item ended"))}
     try:
         return {"value": plain_data(value.get())}
     except ProgramError as error:
@@ -79,15 +81,20 @@ def _calls_with_values(values: Iterable[Value]) -> Iterator[Call]:
     for value in values:
         if isinstance(value, Joined):
             yield from _calls_with_values(value.values)
-        elif isinstance(value, Call) and value.record.failure is None and value.get() != value.text:
+        elif isinstance(value, Call) and value.is_done and value.record.failure is None and not _is_text(value):
             yield value
+
+
+def _is_text(call: Call) -> bool:
+    value = call.get()
+    return isinstance(value, str) and value == call.text
 
 
 def _error_of(error: ProgramError) -> dict[str, Any]:
     causes: list[str] = []
     cause = error.__cause__
     while cause is not None and len(causes) < _MAX_CAUSES:
-        causes.append(f"{type(cause).__name__}: {cause}")
+        causes.append(described(cause))
         cause = cause.__cause__
-    told = {"type": type(error).__name__, "message": str(error), "causes": causes}
+    told = {"type": type(error).__name__, "message": words_of(error), "causes": causes}
     return {**told, "text": error.text} if isinstance(error, UnparsedTextError) else told

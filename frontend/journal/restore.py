@@ -8,6 +8,7 @@ from typing import Any
 
 from ...sampling_params import InvalidSamplingParamsError, SamplingParams
 from ..backend import TextSegment
+from ..callbacks import Callback, Forget, nothing_to_forget
 from ..calls import Call, CallMeta, CallRecord, Failure, ParseFailure
 from ..errors import GenerationError, ProgramCancelledError, ProgramError, UnparsedTextError
 from ..operations import Snapshot
@@ -15,6 +16,7 @@ from ..scope import Scope
 from ..token_log import TokenLog
 from ..trace.program_trace import CallTrace, ProgramTrace
 from ..values import Joined, Value
+from .shapes import check_state
 
 _ERROR_TYPES: Mapping[str, type[ProgramError]] = {
     kind.__name__: kind for kind in (ProgramError, GenerationError, ProgramCancelledError)
@@ -38,8 +40,9 @@ class KnownValue:
     def wait(self, timeout: float | None = None) -> None:
         """It is there."""
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callback) -> Forget:
         callback()
+        return nothing_to_forget
 
     def get(self, timeout: float | None = None) -> object:
         """Raises what it failed with."""
@@ -58,9 +61,10 @@ def restored_scope(record: Mapping[str, Any], new_scope: Callable[[], Scope]) ->
     """The run of a record, as a scope that has ended.
 
     Raises:
-        KeyError, TypeError, ValueError: the record is damaged.
+        Exception: the record is damaged.
     """
     state = record["state"]
+    check_state(state)
     trace = ProgramTrace.from_json(json.dumps(record["trace"]))
     run = new_scope().run
     scope = Scope(run, is_branch=True)

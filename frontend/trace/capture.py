@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +11,11 @@ from functools import cache
 from ...sampling_params import SamplingParams
 from ..backend import Backend, Message, TextSegment
 from ..calls import PACKAGE_DIR, CallRecord, Failure, ParseFailure
-from ..errors import ProgramCancelledError
+from ..errors import ProgramCancelledError, described, words_of
 from ..run_context import RunContext
+from .plain_values import jsonable
 from .program_trace import CallStatus, CallTrace, ErrorTrace, ProgramStatus, ProgramTrace, TokenText
 
-_MAX_REPR_CHARS = 2000
-_MAX_DEPTH = 20
 _MAX_CAUSES = 8
 
 
@@ -86,39 +84,19 @@ def capture_trace(run: RunContext, messages: Sequence[Message] = (), reader: Tok
         name=run.program_name,
         run_id=run.run_id,
         status=_program_status(raised, statuses, is_running=is_running),
-        arguments={name: jsonable(value) for name, value in run.arguments.items()},
+        arguments=_object(run.arguments),
         start_time=run.start_time,
         duration_s=time.monotonic() - run.started_at if is_running else max(ends, default=0.0),
         error=None if raised is None else _error_trace(raised),
         calls=calls,
-        messages=tuple({name: jsonable(item) for name, item in message.items()} for message in messages),
+        messages=tuple(map(_object, messages)),
         model=_model_info(run.backend) if any(call.submitted_s is not None for call in calls) else {},
         vocabulary=reader.vocabulary(_token_ids(calls)),
     )
 
 
-def jsonable(value: object, depth: int = 0) -> object:
-    """The value if JSON has a form for it, lists for tuples; else its repr, cut at 2,000 characters."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if type(value) is int or (type(value) is float and math.isfinite(value)):
-        return value
-    if depth < _MAX_DEPTH:
-        if isinstance(value, Mapping):
-            return {
-                key if isinstance(key, str) else _repr(key): jsonable(item, depth + 1) for key, item in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [jsonable(item, depth + 1) for item in value]
-    return _repr(value)
-
-
-def _repr(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception as error:
-        text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    return text if len(text) <= _MAX_REPR_CHARS else f"{text[:_MAX_REPR_CHARS]}..."
+def _object(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: jsonable(value) for name, value in values.items()}
 
 
 def _program_status(raised: BaseException | None, statuses: set[CallStatus], *, is_running: bool) -> ProgramStatus:
@@ -199,7 +177,7 @@ def _failure_trace(failure: Failure) -> ErrorTrace:
 
 
 def _error_trace(error: BaseException) -> ErrorTrace:
-    return ErrorTrace(type(error).__name__, _message(error), _causes(error)[1:], _raising_line(error))
+    return ErrorTrace(type(error).__name__, words_of(error), _causes(error)[1:], _raising_line(error))
 
 
 def _causes(error: BaseException) -> tuple[str, ...]:
@@ -207,16 +185,9 @@ def _causes(error: BaseException) -> tuple[str, ...]:
     told: list[str] = []
     current: BaseException | None = error
     while current is not None and len(told) < _MAX_CAUSES:
-        told.append(f"{type(current).__name__}: {_message(current)}")
+        told.append(described(current))
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return tuple(told)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as inner:
-        return f"<its message raised {type(inner).__name__}>"
 
 
 def _raising_line(error: BaseException) -> str | None:
@@ -232,7 +203,7 @@ def _raising_line(error: BaseException) -> str | None:
 
 def _model_info(backend: Backend) -> dict[str, object]:
     try:
-        return {name: jsonable(value) for name, value in backend.info().items()}
+        return _object(backend.info())
     except Exception:  # a backend that was closed, or is out of reach
         return {}
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
+from ...whole_file import whole_file
 from .cache_tree import CacheTree
 from .page import PagePart, trace_page
 from .program_trace import ProgramTrace
@@ -21,7 +22,7 @@ def save_traces(
     cache: CacheTree | None = None,
     parts: Sequence[PagePart] = (),
 ) -> None:
-    """Write a trace, or several, into one file, which is replaced if it exists.
+    """Write a trace, or several, into one file, which is replaced if it exists: whole, or not at all.
 
     Args:
         path: `.jsonl` has one trace a line, for `ProgramTrace.load`; `.html` is a page that needs nothing else; `.txt`
@@ -40,7 +41,7 @@ def save_traces(
     for trace in traces:
         if not isinstance(trace, ProgramTrace):
             raise ValueError(f"traces must be what state.trace() gives, {trace!r:.80} is not")
-    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+    with whole_file(path, errors="backslashreplace") as file:
         if suffix == ".jsonl":
             file.writelines(f"{trace.to_json()}\n" for trace in traces)
         elif suffix == ".html":

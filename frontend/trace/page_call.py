@@ -41,8 +41,7 @@ def call_anchor(run_idx: int, call: CallTrace) -> str:
 
 def run_detail(run_idx: int, trace: ProgramTrace) -> str:
     """The panel of a run: arguments, error, messages, model."""
-    started = datetime.fromtimestamp(trace.start_time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    facts = {"started": started, "took": wording.seconds(trace.duration_s), "run": trace.run_id}
+    facts = {"started": _date(trace.start_time), "took": wording.seconds(trace.duration_s), "run": trace.run_id}
     parts = [
         tag("h3", f"{_badge('run')} {html_text(trace.name)} {status_mark(trace.status)}"),
         tag("p", html_text(wording.summary(trace)), "muted"),
@@ -53,6 +52,14 @@ def run_detail(run_idx: int, trace: ProgramTrace) -> str:
         _section("Model", _facts({name: _json(value) for name, value in trace.model.items()})),
     ]
     return tag("article", "".join(parts), "detail", id=run_anchor(run_idx))
+
+
+def _date(seconds: float) -> str:
+    """As people write it; as it is, where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds} s after 1970"
 
 
 def call_detail(run_idx: int, trace: ProgramTrace, call: CallTrace, budget: PromptBudget) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MIN_TIMED_TOKENS = 32
 """A prompt of fewer computed tokens says little of what a token costs."""
 
+MIN_WAITED_TOKENS = 16
+"""A block of tokens: of less, runs that begin together each compute their own; see docs/adr/0002."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramReport:
@@ -58,10 +61,19 @@ class ProgramReport:
         total = f"the cache saved {self.num_cached_tokens:,} of {self.num_prompt_tokens:,} prompt tokens{saved}"
         if self.num_runs < 2:
             return f"{self.name}: {wording.counted(self.num_runs, 'run')}; {total}"
+        if not self.shared_prefix_len:
+            return f"{self.name}: {self.num_runs:,} runs without a shared prefix; {total}"
         return (
             f"{self.name}: shared prefix {self.shared_prefix_len:,} tokens x {self.num_runs:,} runs, "
-            f"{wording.percent(self.shared_hit_rate)} hit; {total}"
+            f"{wording.percent(self.shared_hit_rate)} hit{self._reason()}; {total}"
         )
+
+    def _reason(self) -> str:
+        """Why a tiny prefix was computed more than once, if it was: nothing went wrong."""
+        could_hit = self.shared_prefix_len * (self.num_runs - 1)
+        if self.shared_prefix_len >= MIN_WAITED_TOKENS or self.num_shared_cached_tokens >= could_hit:
+            return ""
+        return f" (too short to wait for: runs that begin together share from {MIN_WAITED_TOKENS} tokens on)"
 
 
 @dataclass(slots=True)

@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..token_log import common_prefix_len
-from .json_codec import JsonShapeError, from_jsonable, to_jsonable
+from .json_codec import JsonShapeError, from_jsonable, parse_text, to_jsonable
 from .program_trace import CallTrace, ProgramTrace
 
 FORMAT = "ramet-program-trace"
 VERSION = 1
+_MAX_BRANCHES = 1_000_000
 
 
 class ProgramTraceFormatError(ValueError):
@@ -37,13 +38,17 @@ def trace_to_json(trace: ProgramTrace) -> str:
 def trace_from_json(text: str | bytes) -> ProgramTrace:
     """See `ProgramTrace.from_json`."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ProgramTraceFormatError(f"it is not JSON: {error}") from None
     try:
         return _trace_from_jsonable(value)
-    except JsonShapeError as error:
+    except (JsonShapeError, RecursionError) as error:
         raise ProgramTraceFormatError(f"it is no program trace: {error}") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it has {name}, which is no JSON")
 
 
 def _trace_from_jsonable(value: object) -> ProgramTrace:
@@ -60,7 +65,17 @@ def _trace_from_jsonable(value: object) -> ProgramTrace:
     calls: list[CallTrace] = []
     for idx, row in enumerate(rows):
         calls.append(_call_from_jsonable(calls, row, f"calls[{idx}]"))
+    for call in calls:
+        _check_relations(call, len(calls))
     return replace(from_jsonable(ProgramTrace, rest), calls=tuple(calls))
+
+
+def _check_relations(call: CallTrace, num_calls: int) -> None:
+    place = f"calls[{call.call_id}]"
+    if not all(0 <= parent_id < num_calls for parent_id in call.parent_ids):
+        raise JsonShapeError(f"{place}.parent_ids={list(call.parent_ids)} must be ids of the {num_calls} calls")
+    if call.num_branches > _MAX_BRANCHES:
+        raise JsonShapeError(f"{place}.num_branches={call.num_branches:,}, at most {_MAX_BRANCHES:,} can be shown")
 
 
 def _call_to_jsonable(calls: Sequence[CallTrace], call: CallTrace) -> dict[str, Any]:
@@ -74,7 +89,7 @@ def _call_to_jsonable(calls: Sequence[CallTrace], call: CallTrace) -> dict[str, 
     if call.prompt_text is not None:
         base_text = _text_after(base)
         num_chars = _num_common_chars(base_text, call.prompt_text)
-        value["prompt_text"] = [num_chars, call.prompt_text[num_chars:]]
+        value["prompt_text"] = [num_chars, to_jsonable(call.prompt_text[num_chars:])]
     return value
 
 
@@ -85,15 +100,23 @@ def _call_from_jsonable(before: Sequence[CallTrace], row: object, place: str) ->
     base_id, token_ids, text = row.pop("after"), row.get("prompt_token_ids"), row.get("prompt_text")
     if type(base_id) is not int or not 0 <= base_id < len(before):
         raise JsonShapeError(f"{place}.after must be an earlier call, not {base_id!r}")
-    if not isinstance(token_ids, list) or not token_ids or type(token_ids[0]) is not int:
-        raise JsonShapeError(f"{place}.prompt_token_ids must begin with a count")
     base = before[base_id]
+    if not isinstance(token_ids, list) or not token_ids or not _is_count(token_ids[0], len(_tokens_after(base))):
+        raise JsonShapeError(f"{place}.prompt_token_ids must begin with how many tokens of call {base_id} it shares")
     row["prompt_token_ids"] = [*_tokens_after(base)[: token_ids[0]], *token_ids[1:]]
     if text is not None:
-        if not isinstance(text, list) or [type(item) for item in text] != [int, str]:
-            raise JsonShapeError(f"{place}.prompt_text must be a count and a text")
-        row["prompt_text"] = _text_after(base)[: text[0]] + text[1]
+        base_text = _text_after(base)
+        if not isinstance(text, list) or len(text) != 2 or not _is_count(text[0], len(base_text)):
+            raise JsonShapeError(
+                f"{place}.prompt_text must be how many characters of call {base_id} it shares, and a text"
+            )
+        rest = parse_text(text[1], f"{place}.prompt_text[1]")
+        row["prompt_text"] = to_jsonable(base_text[: text[0]] + rest)
     return _checked_id(from_jsonable(CallTrace, row, place), before, place)
+
+
+def _is_count(value: object, limit: int) -> bool:
+    return type(value) is int and 0 <= value <= limit
 
 
 def _checked_id(call: CallTrace, before: Sequence[CallTrace], place: str) -> CallTrace:

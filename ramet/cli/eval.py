@@ -124,6 +124,9 @@ def show_prompts(task: Task, num_prompts: int, backend: Backend, terminal: Termi
     """Print what a model would be sent, special tokens included."""
     from ..eval import build_questions, exact_prompt
 
+    model = backend.info().get("model")
+    whose = "a mock, since this is a dry run; a model has its own" if model is None else f"the model {model}"
+    terminal.line(terminal.dim(f"--- chat template and tokens are those of {whose}"))
     for question in build_questions(task, num_prompts):
         shown = exact_prompt(task, question, backend)
         terminal.line(terminal.bold(f"--- item {question.idx}: {shown.num_tokens:,} tokens"))

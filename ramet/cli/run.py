@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -96,21 +97,42 @@ def run_program(path: Path, arguments: Sequence[str], backend: RecordingBackend)
     """
     from ..frontend.default_backend import set_default_backend
 
+    known_threads = set(threading.enumerate())
     set_default_backend(backend)
     try:
         with _as_main(path, arguments) as module:
-            _execute(path, module)
-    except SystemExit as exit_request:
-        return _exit_status(exit_request)
-    except Exception as error:
-        if backend.open_error is None or not _is_caused_by(error, backend.open_error):
-            sys.stderr.write(user_traceback(error, num_own_frames=2))
-        if backend.open_error is not None:
-            raise backend.open_error from None
-        return EXIT_FAILED
+            status = _status_of(path, module, backend)
+            _join_threads(known_threads)
     finally:
         set_default_backend(None)
+    if status is None and backend.open_error is not None:
+        raise backend.open_error from None
+    return EXIT_FAILED if status is None else status
+
+
+def _status_of(path: Path, module: ModuleType, backend: RecordingBackend) -> int | None:
+    """Run the module to its end. What it raises is printed, and there is no status then."""
+    try:
+        _execute(path, module)
+    except SystemExit as exit_request:
+        return _exit_status(exit_request)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # Python ends a program on a GeneratorExit or the like as on any other
+        if backend.open_error is None or not _is_caused_by(error, backend.open_error):
+            sys.stderr.write(user_traceback(error, num_own_frames=2))
+        return None
     return 0
+
+
+def _join_threads(known: set[threading.Thread]) -> None:
+    """Wait for the threads that the program has started, and those that they start, as Python does at its end."""
+    while True:
+        others = [each for each in threading.enumerate() if not each.daemon and each not in known]
+        if not others:
+            return
+        for thread in others:
+            thread.join()
 
 
 def print_report(backend: RecordingBackend, terminal: Terminal, *, is_long: bool) -> None:

@@ -37,6 +37,7 @@ class TraceFile:
 
     def __init__(self, name: str) -> None:
         self.path = Path(name)
+        self._target = self.path.absolute()  # now: the program may change its directory
         if self.path.suffix.lower() not in SUFFIXES:
             raise CommandError(
                 f"--trace {name!r} must end in .html (a page), .svg (the engine's steps), .txt or .jsonl"
@@ -68,19 +69,19 @@ class TraceFile:
             return "no call reached the default backend, so no trace was written (a program's own LLM has llm.trace())"
         if suffix == ".svg":
             assert steps is not None
-            steps.save_timeline(self.path)
+            steps.save_timeline(self._target)
             return f"the trace of {_counted(len(steps), 'step')} is in {self.path}"
         from ..frontend.trace.files import save_traces
 
         parts = () if steps is None or suffix != ".html" else (_steps_part(steps),)
-        save_traces(traces, self.path, cache=cache, parts=parts)
+        save_traces(traces, self._target, cache=cache, parts=parts)
         runs = f"the trace of {_counted(len(traces), 'run')}"
         if suffix == ".txt" or steps is None:
             return f"{runs} is in {self.path}"
         if suffix == ".html":
             return f"{runs} and {_counted(len(steps), 'step')} is in {self.path}"
         steps_path = self.path.with_suffix(STEPS_SUFFIX)
-        steps.save_jsonl(steps_path)
+        steps.save_jsonl(self._target.with_suffix(STEPS_SUFFIX))
         return f"{runs} is in {self.path}, that of {_counted(len(steps), 'step')} is in {steps_path}"
 
     def _end_recording(self) -> None:

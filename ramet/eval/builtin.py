@@ -24,6 +24,9 @@ from .template import Record
 
 BUILTIN_TASKS = ("gsm8k", "bbh:SUBTASK", "bbh_choices:SUBTASK")
 
+NUM_SHOWN = 5
+"""So many subtasks an error lists."""
+
 _SHOT = re.compile(r"^Q: (?P<input>.*?)\nA: (?P<solution>.*?)(?=\n\nQ: |\s*\Z)", re.DOTALL | re.MULTILINE)
 _ANSWER = re.compile(r"[Ss]o the answer is (.*?)\.?\s*\Z", re.DOTALL)
 _LETTERED, _DASHED = re.compile(r"^(\([A-Z]\)) ", re.MULTILINE), re.compile(r"^- (.+)$", re.MULTILINE)
@@ -37,10 +40,16 @@ def load_builtin(name: str, data: Path | None) -> Task:
     """
     family, _, subtask = name.partition(":")
     if family == "gsm8k" and not subtask:
-        return _gsm8k(_folder(data, "gsm8k", name))
+        return _gsm8k(_folder(data, "gsm8k", name, "test.jsonl"))
     if family in ("bbh", "bbh_choices"):
-        folder = _folder(data, "bbh", name)
+        folder = _folder(data, "bbh", name, f"{subtask or 'SUBTASK'}.json")
         known = sorted(path.stem for path in folder.glob("*.json"))
+        if not subtask:
+            shown = ", ".join(f"{family}:{each}" for each in known[:NUM_SHOWN])
+            raise InvalidTaskError(
+                f"{family} is several tasks: give {family}:SUBTASK, such as {shown}"
+                + (f", or another .json file of {folder}" if len(known) > NUM_SHOWN else "")
+            )
         if subtask not in known:
             raise InvalidTaskError(
                 f"there is no {subtask!r} in {folder}{did_you_mean(subtask, known)} known: {', '.join(known) or 'none'}"
@@ -51,12 +60,18 @@ def load_builtin(name: str, data: Path | None) -> Task:
     )
 
 
-def _folder(data: Path | None, inner: str, name: str) -> Path:
+def _folder(data: Path | None, inner: str, name: str, file: str) -> Path:
+    """Where the files of a task are: where there is one like `file`."""
     if data is None:
-        raise InvalidTaskError(f"the task {name!r} needs its data: give the directory that holds {inner}/")
+        raise InvalidTaskError(
+            f"the task {name!r} needs its data: give the directory that holds {inner}/{file} (--data DIR)"
+        )
     if not data.is_dir():
-        raise InvalidTaskError(f"the data directory {data} does not exist")
-    return data / inner if (data / inner).is_dir() else data
+        raise InvalidTaskError(f"the data directory {data} does not exist: it would hold {inner}/{file}")
+    for folder in (data / inner, data):
+        if (folder / file).is_file() or (inner == "bbh" and any(folder.glob("*.json"))):
+            return folder
+    raise InvalidTaskError(f"there is no data of {name!r} in {data}: neither {inner}/{file} nor {file} is there")
 
 
 def _gsm8k(folder: Path) -> Task:

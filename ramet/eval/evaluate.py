@@ -68,8 +68,9 @@ def evaluate(
     _check_first(task, questions[0], resolved)
     model = _model_name(resolved)
     keyed = [(question, question.key(task, model)) for question in questions]
+    settings = {"model": model, **task.settings()}
     with ExitStack() as stack:
-        file = None if output is None else stack.enter_context(ResultsFile(Path(output), resume=resume))
+        file = None if output is None else stack.enter_context(ResultsFile(Path(output), settings, resume=resume))
         run = _Run(task, resolved, scorers or {}, file)
         known = {} if file is None else file.outcomes({key for _, key in keyed})
         todo = [(question, key) for question, key in keyed if key not in known]
@@ -86,6 +87,7 @@ def evaluate(
         tokens=TokenTotals.of(items),
         num_resumed=len(questions) - len(todo),
         elapsed_s=time.monotonic() - start,
+        limit=limit,
     )
 
 

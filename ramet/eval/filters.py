@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Literal
 
+from ..regex_outline import MAX_REGEX_CHARS, RegexSyntaxError, outline
 from ..suggestions import did_you_mean, refuses_unknown_fields
 from .errors import InvalidTaskError
 
@@ -17,6 +18,11 @@ Compare = Literal["text", "number"]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.IGNORECASE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+MAX_SEARCHED_CHARS = 100_000
+"""A pattern looks at no more of a text, which is far more than a model's answer has. `re` backtracks and cannot be
+interrupted: a pattern that is ambiguous, such as (a+)+b, may take very long even so."""
+
+_MAX_REPEATS = 10_000
 _MAX_NUMBER_LEN = 60
 """Longer ones are no answers, and Decimal would take exponents of any size."""
 
@@ -39,7 +45,8 @@ class Filter:
     Attributes:
         name: of the metric.
         pattern: a regular expression. The answer is its first group that matched, else all of the match. None takes the
-            whole text.
+            whole text. Of a text with more than MAX_SEARCHED_CHARS characters only so many are searched: the last ones
+            where `take` is "last".
         take: which match counts.
         normalise: keys of NORMALISATIONS, done in this order to the answer and to the target.
         compare: "text" wants equal texts; "number" equal values, whatever commas, currency or trailing zeros they have.
@@ -86,9 +93,18 @@ class Filter:
                 )
 
     def _compile(self, pattern: str) -> re.Pattern[str]:
+        if not isinstance(pattern, str) or len(pattern) > MAX_REGEX_CHARS:
+            raise InvalidTaskError(
+                f"filter {self.name!r}: {pattern!r:.80} is no regular expression of at most {MAX_REGEX_CHARS:,} "
+                "characters"
+            )
         try:
+            if outline(pattern).max_repeats > _MAX_REPEATS:
+                raise InvalidTaskError(
+                    f"filter {self.name!r}: the repeats of {pattern!r:.200} multiply to more than {_MAX_REPEATS:,}"
+                )
             return re.compile(pattern, re.IGNORECASE if self.ignore_case else 0)
-        except (re.error, TypeError, RecursionError) as error:
+        except (re.error, RegexSyntaxError, RecursionError, OverflowError) as error:
             raise InvalidTaskError(f"filter {self.name!r}: {pattern!r} is no regular expression: {error}") from None
 
     def extract(self, text: str) -> str | None:
@@ -118,7 +134,8 @@ class Filter:
     def _find(self, pattern: str | None, text: str) -> str | None:
         found: str | None = text
         if pattern is not None:
-            matches = list(self._compile(pattern).finditer(text))
+            part = text[-MAX_SEARCHED_CHARS:] if self.take == "last" else text[:MAX_SEARCHED_CHARS]
+            matches = list(self._compile(pattern).finditer(part))
             if not matches:
                 return None
             match = matches[0 if self.take == "first" else -1]

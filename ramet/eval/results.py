@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .. import __version__
 from .question import Question
 from .task import Task
 
@@ -166,6 +167,7 @@ class EvalResult:
         metrics: by name, over the items without an error.
         num_resumed: items whose outcome an earlier run had written.
         elapsed_s: what this run took, seconds.
+        limit: how many of the task's items were asked at most; None for all.
     """
 
     task: Task
@@ -175,6 +177,7 @@ class EvalResult:
     tokens: TokenTotals
     num_resumed: int
     elapsed_s: float
+    limit: int | None = None
 
     @property
     def failed(self) -> tuple[ItemResult, ...]:
@@ -186,15 +189,13 @@ class EvalResult:
         task = self.task
         return {
             "task": task.name,
-            "kind": task.kind,
             "model": self.model,
+            "ramet_version": __version__,
+            **task.settings(),
+            "limit": self.limit,
             "num_items": len(self.items),
             "num_failed": len(self.failed),
             "num_resumed": self.num_resumed,
-            "num_shots": task.num_shots,
-            "shot_order": task.shot_order,
-            "seed": task.seed,
-            "chat": task.chat,
             "metrics": {name: metric.to_json() for name, metric in self.metrics.items()},
             "tokens": {
                 "num_prompt_tokens": self.tokens.num_prompt_tokens,

@@ -10,55 +10,87 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..whole_file import whole_file
 from .errors import ResultsFileError
 from .results import ItemResult, Outcome
 
 _LONE_SURROGATES = "backslashreplace"
 """UTF-8 has none; JSON spells them as this error handler does."""
 
+_BEGINNING = b'{"idx": '
+"""Of every line that was written here."""
+
+_LINE_ERRORS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+
 
 class ResultsFile:
     """A file of results, open for more. Thread-safe."""
 
-    def __init__(self, path: Path, *, resume: bool = False) -> None:
-        """Open a new file, or with `resume` one that may be there.
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, resume: bool = False) -> None:
+        """Open a new file, or with `resume` one that may be there. `settings` are what its lines were asked with; each
+        has them, so that a run with others can be told what differs.
 
         Raises:
-            ResultsFileError: it cannot be written; or it is there without `resume`; or it holds no results.
+            ResultsFileError: it cannot be written; or it is there without `resume`; or it is there and is no file of
+                results, and then it is not touched.
         """
         self.path = path
+        self._settings = json.loads(json.dumps(dict(settings)))  # as a file has them
+        self._target = path.resolve()  # now: the program may change its directory
         self._lock = threading.Lock()
-        self._lines: dict[str, dict[str, Any]] = {}
+        self._lines: dict[tuple[str, object], dict[str, Any]] = {}
+        self._mended_len: int | None = None
+        if path.exists() and not path.is_file():
+            raise ResultsFileError(f"{path} is no file: give the results another name")
         if path.exists() and path.stat().st_size and not resume:
             raise ResultsFileError(f"{path} exists: resume it, or give the results another name")
         try:
             if resume and path.exists():
-                self._load()
-            self._stream = path.open("a", encoding="utf-8", errors=_LONE_SURROGATES)
+                self._load(self._target.read_bytes())
+            self._stream = self._target.open("a", encoding="utf-8", errors=_LONE_SURROGATES)
         except OSError as error:
             raise ResultsFileError(f"{path} cannot be written: {error.strerror or error}") from None
 
-    def _load(self) -> None:
-        """Read what is there, and cut off a last line that was not written to its end."""
-        content = self.path.read_bytes()
+    def _load(self, content: bytes) -> None:
+        """Read what is there. A last line that was not written to its end is cut off when the first one is added."""
+        if content and not content.startswith(_BEGINNING[: len(content)]):
+            raise ResultsFileError(f"{self.path} is no file of results: give the results another name")
         whole, newline, torn = content.rpartition(b"\n")
         for number, line in enumerate(whole.split(b"\n") if newline else [], start=1):
             if not line.strip():
                 continue
             try:
-                entry = json.loads(line)
-                self._lines[entry["key"]] = entry
-                if _has_outcome(entry):
-                    Outcome.from_json(entry)
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                self._take(line)
+            except _LINE_ERRORS as error:
                 raise ResultsFileError(f"{self.path}, line {number}: this is no line of results: {error}") from error
-        if torn:
-            os.truncate(self.path, len(whole) + len(newline))
+        if not torn:
+            return
+        try:
+            self._take(torn)
+        except _LINE_ERRORS as error:
+            if not torn.startswith(_BEGINNING[: len(torn)]):
+                raise ResultsFileError(f"{self.path}: its last line is no line of results: {error}") from error
+            self._mended_len = len(whole) + len(newline)
+        else:
+            self._mended_len = len(content)  # complete but for its end of line
+
+    def _take(self, line: bytes) -> None:
+        """
+        Raises:
+            ValueError, KeyError, TypeError, OverflowError, RecursionError: it is none of ours.
+        """
+        entry = json.loads(line)
+        if not isinstance(entry["key"], str) or not isinstance(entry["item"], dict):
+            raise TypeError("its key is no text, or its item no object")
+        if _has_outcome(entry):
+            Outcome.from_json(entry)
+        self._lines[entry["key"], entry["idx"]] = entry
 
     def outcomes(self, keys: Collection[str]) -> dict[str, Outcome]:
         """What the file has of the questions with these keys; items that failed are not among it.
@@ -66,34 +98,71 @@ class ResultsFile:
         Raises:
             ResultsFileError: it holds results, but none of these questions.
         """
-        known = {key: Outcome.from_json(self._lines[key]) for key in keys if _has_outcome(self._lines.get(key))}
-        if self._lines and not any(key in self._lines for key in keys):
+        known = {
+            key: Outcome.from_json(line) for (key, _), line in self._lines.items() if key in keys and _has_outcome(line)
+        }
+        if self._lines and not any(key in keys for key, _ in self._lines):
             raise ResultsFileError(
-                f"{self.path} holds results of other questions: the task, its shots, the model or the sampling differ; "
-                "give the results another name"
+                f"{self.path} holds results of other questions: {self._difference()}; give the results another name"
             )
         return known
 
+    def _difference(self) -> str:
+        """What the last line was asked with, where that is not what is asked with now."""
+        before = next(reversed(self._lines.values())).get("settings")
+        if not isinstance(before, dict):
+            return "the task, its shots, the model or the sampling differ"
+        changed = [
+            f"{name} was {before[name]!r} and is {value!r}"
+            for name, value in self._settings.items()
+            if name in before and before[name] != value
+        ]
+        return ", ".join(changed) or "the items, the templates or the shots differ"
+
+    def _line(self, result: ItemResult) -> dict[str, Any]:
+        return {**result.to_json(), "settings": self._settings}
+
     def add(self, result: ItemResult) -> None:
         """Append one result."""
-        line = _encoded(result.to_json())
+        line = _encoded(self._line(result))
         with self._lock:
+            self._mend()
             self._stream.write(line)
             self._stream.flush()
 
     def finish(self, results: Iterable[ItemResult]) -> None:
         """Replace the file by these results in order, then what else it held. It is replaced whole or not at all."""
-        lines = [result.to_json() for result in results]
-        keys = {line["key"] for line in lines}
-        others = [line for key, line in self._lines.items() if key not in keys]
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        with beside.open("w", encoding="utf-8", errors=_LONE_SURROGATES) as stream:
-            stream.writelines(_encoded(line) for line in (*lines, *others))
-            stream.flush()
-            os.fsync(stream.fileno())
+        lines = [self._line(result) for result in results]
+        others = self._without(lines)
         with self._lock:
             self._stream.close()
-            beside.replace(self.path)
+            with whole_file(self._target, errors=_LONE_SURROGATES) as stream:
+                stream.writelines(_encoded(line) for line in (*lines, *others))
+
+    def _mend(self) -> None:
+        """End the file with a whole line, once."""
+        if self._mended_len is None:
+            return
+        if self._mended_len < self._target.stat().st_size:
+            os.truncate(self._target, self._mended_len)
+        else:
+            self._stream.write("\n")
+        self._mended_len = None
+
+    def _without(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What the file held beside these lines. Items may ask the same question: each of them has a line."""
+        left = Counter(line["key"] for line in lines)
+        same = {(line["key"], line["idx"]) for line in lines}
+        left.subtract(key for key, idx in self._lines if (key, idx) in same)
+        others = []
+        for (key, idx), line in self._lines.items():
+            if (key, idx) in same:
+                continue
+            if left[key] > 0:  # the item stands elsewhere in the task now
+                left[key] -= 1
+            else:
+                others.append(line)
+        return others
 
     def __enter__(self) -> ResultsFile:
         return self

@@ -110,6 +110,21 @@ class Task:
             max_tokens=self.max_tokens, stop=list(self.stop), temperature=self.temperature, seed=self.seed
         )
 
+    def settings(self) -> dict[str, Any]:
+        """What is asked with, items, templates and shots apart, as plain data; sampling only where it plays a part."""
+        settings: dict[str, Any] = {
+            "kind": self.kind,
+            "num_shots": self.num_shots,
+            "shot_order": self.shot_order,
+            "seed": self.seed,
+            "chat": self.chat,
+        }
+        if self.kind == "select":
+            settings["choices_method"] = self.choices_method
+        if self.kind == "generate":
+            settings |= {"max_tokens": self.max_tokens, "temperature": self.temperature, "stop": list(self.stop)}
+        return settings
+
     def _check_types(self) -> None:
         texts = {
             "name": self.name,

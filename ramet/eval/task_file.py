@@ -6,17 +6,23 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ..suggestions import did_you_mean
 from .builtin import BUILTIN_TASKS, load_builtin
 from .errors import InvalidTaskError
 from .filters import Filter
 from .jsonl import read_jsonl, read_text
-from .task import Task
+from .task import Kind, Task
 
 TASK_FILE_FIELDS = ("data", *(item.name for item in fields(Task) if item.name != "items"))
 """What a task file may say: the fields of Task, with `data` and `shots` naming JSONL files beside it."""
+
+
+_WHAT_IS_MISSING = {
+    "kind": f"{', '.join(get_args(Kind))}; as kind = ..., or with --kind",
+    "prompt": r"a template such as 'Question: {question}\nAnswer:'; as prompt = ..., or with --prompt",
+}
 
 
 def load_task(task: str | Path, data: str | Path | None = None, **changes: Any) -> Task:
@@ -70,7 +76,7 @@ def task_from_table(table: Mapping[str, Any], folder: Path, where: str) -> Task:
             options["filters"] = [_as_filter(item) for item in _listed(options["filters"])]
         missing = [name for name in ("kind", "prompt") if name not in options]
         if missing:
-            raise InvalidTaskError(f"the task does not say its {missing[0]}")
+            raise InvalidTaskError(f"the task does not say its {missing[0]}: {_WHAT_IS_MISSING[missing[0]]}")
         return Task(**options)
     except InvalidTaskError as error:
         message = str(error)

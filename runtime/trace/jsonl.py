@@ -21,6 +21,7 @@ from operator import attrgetter
 from os import PathLike
 from typing import Any
 
+from ...whole_file import whole_file
 from ..errors import RametError
 from .record import (
     FinishedSequence,
@@ -55,7 +56,7 @@ def write_jsonl(path: str | PathLike[str], metadata: TraceMetadata, steps: Itera
         "labels": metadata.labels,
     }
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-    with open(path, "w", encoding="ascii", newline="\n") as file:
+    with whole_file(path, encoding="ascii") as file:
         file.write(encode(header) + "\n")
         for step in steps:
             file.write(encode({name: _to_json(getattr(step, name)) for name in _STEP_FROM_JSON}) + "\n")

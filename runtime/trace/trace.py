@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import overload
 
+from ...whole_file import whole_file
 from .jsonl import read_jsonl, write_jsonl
 from .record import StepRecord, TraceMetadata
 from .summary import summarize
@@ -69,7 +70,9 @@ class Trace(Sequence[StepRecord]):
         render = renderers.get(Path(path).suffix.lower())
         if render is None:
             raise ValueError(f"path={str(path)!r} must end in .svg or .html: that says which kind of timeline to save")
-        Path(path).write_text(render(self.metadata, self.steps), encoding="utf-8")
+        document = render(self.metadata, self.steps)
+        with whole_file(path) as file:
+            file.write(document)
 
     def summary(self) -> str:
         """A few lines of text: steps, tokens, requests, preemptions, mean batch, time per phase, hit rate."""

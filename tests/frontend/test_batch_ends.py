@@ -218,8 +218,53 @@ def test_an_item_that_cancels_itself_fails_alone() -> None:
             raise asyncio.CancelledError("mine")
         s += "q" + gen("x")
 
-    states = gives_up.run_batch([(idx,) for idx in range(3)], backend=MockBackend("ok"))
-    assert [state.error() is None for state in states] == [True, False, True]
+    @function
+    async def cancels_its_task(s: AsyncProgramState, idx: int) -> None:
+        s += "q" + gen("x")
+        if idx == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    @function
+    def raises(s: ProgramState, idx: int) -> None:
+        if idx == 1:
+            raise asyncio.CancelledError("mine")
+        s += "q" + gen("x")
+
+    for program in (gives_up, cancels_its_task, raises):
+        states = program.run_batch([(idx,) for idx in range(3)], backend=MockBackend("ok"), max_concurrency=1)
+        assert [state.error() is None for state in states] == [True, False, True]
+        assert states.summary.num_failed == 1
+
+
+def test_a_half_read_iteration_may_be_collected_in_any_thread() -> None:
+    backend = MockBackend(echo, mode="manual")
+    held: list[Any] = []
+    is_dropped = threading.Event()
+
+    @function
+    async def drops(s: AsyncProgramState, question: str) -> None:
+        if question == "drop":
+            while not held:
+                await asyncio.sleep(0.001)
+            held.clear()  # in the thread of the batch itself
+            is_dropped.set()
+        s += question + gen("x")
+
+    def read() -> None:
+        states: Any = drops.run_batch([("a",), ("drop",)], backend=backend, generator_style=True)
+        next(states)
+        held.append(states)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_until(lambda: len(backend.waiting) == 1)
+    backend.answer_all()
+    assert is_dropped.wait(60)
+    reader.join(60)
+    wait_until(lambda: not any(thread.name == "ramet-batch-drops" for thread in threading.enumerate()))
 
 
 INTERRUPTED = """

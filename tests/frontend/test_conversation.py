@@ -170,7 +170,7 @@ def test_bad_options_leave_the_conversation_as_it_was(options: dict[str, Any], e
         ({"max_context_len": 0}, "max_context_len=0 is not allowed"),
         ({"messages": "Hi"}, "messages='Hi' is not allowed"),
         ({"messages": [{"role": "usr"}]}, r"messages\[0\]=.* is not allowed"),
-        ({"messages": [{"role": "user", "content": 3}]}, "has content=3"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content=3 must be"),
         ({"tool_format": "xml"}, "tool_format='xml' is not allowed: it must be one of hermes"),
         ({"temperature": -1}, "temperature=-1"),
     ],
@@ -228,6 +228,36 @@ def test_leaving_a_stream_keeps_what_was_seen() -> None:
     assert chat.last_reply.is_stopped
     chat.ask("y")
     assert "assistant\nabc<|end|>" in prompts(backend)[1]
+    backend.close()
+
+
+def test_a_stream_that_nobody_began_was_never_asked() -> None:
+    backend, chat = start(["ok"], mode="manual")
+    chat.stream("x")
+    assert (chat.messages, backend.waiting) == ([], ())
+    stream = chat.stream("y")
+    stream.close()  # type: ignore[attr-defined]
+    assert (chat.messages, backend.waiting, list(stream)) == ([], (), [])
+    chat.astream("z")
+    assert chat.messages == []
+    chat.add({"role": "user", "content": "free"})
+
+
+def test_leaving_an_async_stream_settles_the_reply_at_once() -> None:
+    backend, chat = start(["abcdef", "ok"], mode="background")
+
+    async def talk() -> None:
+        async for piece in chat.astream("x"):
+            assert piece
+            break
+        assert chat.ask("y").text == "ok"
+        stream = chat.astream("z")
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert [piece async for piece in stream] == []
+
+    asyncio.run(talk())
+    assert contents(chat)[::2] == ["x", "y"]
+    assert "abcdef".startswith(contents(chat)[1])
     backend.close()
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from ramet import Conversation, InvalidProgramError, MockBackend, ToolCallError
+from ramet import ChatTemplateError, Conversation, InvalidProgramError, MockBackend, ToolCallError
 from ramet.frontend.backend import Message, TextSegment
 from ramet.frontend.backends.mock import GenerateScript, Reply
 from ramet.frontend.backends.mock_tokenizer import MockTokenizer
@@ -460,3 +460,46 @@ def test_references_in_a_tools_schema_still_lead_where_they_led() -> None:
     for step in made["$defs"]["tool1"]["$ref"].removeprefix("#/").split("/"):
         target = target[step]
     assert "children" in target["properties"]
+
+
+BAD_CALLS: list[tuple[object, str]] = [
+    (5, r"tool_calls=5 must be a list"),
+    ([5], r"tool_calls\[0\]=5 must be"),
+    ([{"id": "1"}], r"tool_calls\[0\] has name=None"),
+    ([{"function": 3}], r"tool_calls\[0\]=.* must be"),
+    ([{"function": {"name": "f"}}, {"function": {"name": ""}}], r"tool_calls\[1\] has name=''"),
+    ([{"function": {"name": "f", "arguments": "{"}}], r"tool_calls\[0\] has arguments that are not JSON"),
+    ([{"function": {"name": "f", "arguments": "[1]"}}], r"tool_calls\[0\] has arguments=\[1\]; they must be"),
+]
+
+
+@pytest.mark.parametrize(("calls", "error"), BAD_CALLS)
+def test_malformed_calls_are_refused_where_they_are_given(calls: object, error: str) -> None:
+    chat = Conversation(backend=MockBackend())
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    with pytest.raises(InvalidProgramError, match=rf"message\.{error}"):
+        chat.add(message)
+    with pytest.raises(InvalidProgramError, match=rf"messages\[1\]\.{error}"):
+        chat.messages = [{"role": "user", "content": "x"}, message]
+    assert chat.messages == []
+    with pytest.raises(ChatTemplateError, match=rf"messages\[0\]\.{error}"):
+        MockBackend().chat_segments([message])
+
+
+def test_calls_without_arguments_are_calls() -> None:
+    chat = Conversation(backend=MockBackend())
+    for arguments in (None, "", " ", "null", "{}", {}):
+        call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+        chat.messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+        assert [(call.name, call.arguments) for call in chat.open_tool_calls] == [("f", {})]
+
+
+def test_the_mock_takes_the_parts_that_a_template_takes() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    (_, segment, _) = MockBackend().chat_segments([{"role": "user", "content": parts}], add_generation_prompt=False)
+    assert segment.text == "one\ntwo"
+    for bad in ([{"type": "image_url"}], [3], 3, b"x"):
+        with pytest.raises(ChatTemplateError, match=r"messages\[0\]\.content"):
+            MockBackend().chat_segments([{"role": "user", "content": bad}])
+        with pytest.raises(InvalidProgramError, match=r"message\.content"):
+            Conversation(backend=MockBackend()).ask(bad)  # type: ignore[arg-type]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import pytest
 
 from ramet.frontend.backend import GenerateCall
@@ -10,6 +13,8 @@ from ramet.frontend.backends.mock_tokenizer import MockTokenizer
 from ramet.frontend.errors import ForkError, GenerationError, InvalidProgramError
 from ramet.frontend.primitives import assistant_begin, assistant_end, gen, user
 from ramet.frontend.program import function
+from ramet.frontend.run_context import RunContext
+from ramet.frontend.scope import Scope
 from ramet.frontend.state import ProgramState
 
 
@@ -296,3 +301,27 @@ def test_forks_nested_too_deep_are_refused_and_none_hangs() -> None:
     with pytest.raises(InvalidProgramError, match="nested more than 64 deep"):
         nest.run(65, backend=backend)
     backend.close()
+
+
+def test_joining_while_another_thread_binds_names_in_a_branch() -> None:
+    state = ProgramState(Scope(RunContext("test", MockBackend(), {})))
+    state += "q"
+    forks = state.fork(2)
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    def bind() -> None:
+        names = (f"x{idx}" for idx in itertools.count())
+        while not is_over.is_set():
+            forks[0].set_var(next(names), 1)
+            has_begun.set()
+
+    thread = threading.Thread(target=bind)
+    thread.start()
+    assert has_begun.wait(60)
+    try:
+        for _ in range(60):
+            forks.join()
+    finally:
+        is_over.set()
+        thread.join()
+    assert forks.join()["x0"] == [1]

@@ -14,9 +14,10 @@ from ramet.frontend.backend import GenerateCall, ScoreCall
 from ramet.frontend.backends.mock import MockBackend
 from ramet.frontend.choices import sum_logprobs
 from ramet.frontend.errors import InvalidProgramError
-from ramet.frontend.primitives import Gen, Select, gen, gen_int, gen_string
+from ramet.frontend.primitives import Gen, Select, gen
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
+from ramet.frontend.typed_gens import gen_int, gen_string
 from ramet.frontend.value_types import DTYPE_PATTERNS
 from ramet.sampling_params import InvalidSamplingParamsError, SamplingParams
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import io
+import sys
 import threading
 from typing import Any
 
@@ -250,6 +251,24 @@ def test_progress_writes_plain_lines_where_a_terminal_keeps_them(environment: di
     assert "\r" not in terminal.getvalue()
 
 
+class FullStream(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stream", [None, "closed", "full"])
+def test_progress_that_cannot_be_shown_is_no_reason_to_end(stream: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {None: None, "closed": io.StringIO(), "full": FullStream()}
+    shown = streams[stream]
+    if stream == "closed" and shown is not None:
+        shown.close()
+    monkeypatch.setattr(sys, "stderr", shown)
+    program = function(lambda s: s.append("q" + gen("x")))
+    states = program.run_batch([(), ()], backend=MockBackend("ok"), progress_bar=True)
+    monkeypatch.undo()
+    assert [state["x"] for state in states] == ["ok", "ok"]
+
+
 def test_progress_counts_what_came_from_a_journal_apart() -> None:
     clock = FakeClock()
     progress = Progress("answer", 10, io.StringIO(), clock, {})
@@ -258,6 +277,25 @@ def test_progress_counts_what_came_from_a_journal_apart() -> None:
     clock.now = 2.0
     line = "answer: 5/10 (3 from the journal), 2 failed, 1.0 items/s, 10 tokens/s, 50 % cached, 0:05 left"
     assert progress.line() == line
+
+
+def test_the_first_failure_is_told_once() -> None:
+    @function
+    def picky(s: ProgramState, number: int) -> None:
+        if number % 2:
+            raise ValueError(f"{number} is odd\nindeed")
+
+    results = picky.run_batch([(0,), (1,), (3,)], backend=MockBackend())
+    assert results.summary.first_error == "item 1: the program 'picky' raised ValueError: 1 is odd indeed"
+    assert str(results.summary).endswith("first failure, " + results.summary.first_error)
+    assert picky.run_batch([(2,)], backend=MockBackend()).summary.first_error == ""
+    stream = io.StringIO()
+    progress = Progress("picky", 2, stream, FakeClock(), {})
+    for error in ("first", "second"):
+        progress.add(ItemTotals(is_failed=True, error=error))
+    progress.close()
+    assert stream.getvalue().endswith("\npicky: the first failure: first\n")
+    assert "second" not in stream.getvalue()
 
 
 def test_progress_writes_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:

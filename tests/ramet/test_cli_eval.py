@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ramet import __version__
 from ramet.cli.main import main
 
 TASK = """
@@ -59,13 +60,16 @@ def test_results_summary_and_resuming(task: str, tmp_path: Path, capsys: pytest.
     assert summary == json.loads((tmp_path / "out.summary.json").read_text(encoding="utf-8"))
     assert (summary["num_items"], summary["num_resumed"], summary["num_failed"]) == (4, 3, 0)
     assert summary["metrics"]["acc"]["num_items"] == 4
+    assert (summary["limit"], summary["ramet_version"], summary["num_shots"]) == (None, __version__, 2)
+    assert "max_tokens" not in summary  # of a multiple choice it plays no part
     assert [json.loads(line)["idx"] for line in output.read_text(encoding="utf-8").splitlines()] == [0, 1, 2, 3]
 
 
 def test_show_prints_prompts_choices_and_target(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", task, "--dry-run", "--show", "1", "--chat", "text", "--num-shots", "1"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("--- item 0: ")
+    assert shown.startswith("--- chat template and tokens are those of a mock")
+    assert "\n--- item 0: " in shown
     assert "Country: France\nCapital:" in shown
     assert shown.count("Capital:") == 2
     assert "--- target: 'Paris'" in shown
@@ -87,6 +91,10 @@ def test_a_task_made_of_options(tmp_path: Path, task: str, capsys: pytest.Captur
     ("arguments", "message"),
     [
         (["none.toml"], "none.toml cannot be read"),
+        (
+            ["ITEMS"],
+            "does not say its kind: multiple_choice, select, generate, perplexity; as kind = ..., or with --kind",
+        ),
         (["gsm8k"], "needs its data"),
         (["TASK", "--resume"], "name it with --output"),
         (["TASK", "--output", "none/out.jsonl"], "there is no directory"),
@@ -101,7 +109,8 @@ def test_a_task_made_of_options(tmp_path: Path, task: str, capsys: pytest.Captur
 def test_what_cannot_be_is_one_line(
     arguments: list[str], message: str, task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [task if argument == "TASK" else argument for argument in arguments]
+    names = {"TASK": task, "ITEMS": str(Path(task).with_suffix(".jsonl"))}
+    arguments = [names.get(argument, argument) for argument in arguments]
     assert main(["eval", *arguments, "--dry-run"]) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -19,6 +19,7 @@ from ramet.cli import run
 from ramet.cli.errors import CommandError
 from ramet.cli.recording_backend import RecordingBackend
 from ramet.cli.terminal import Terminal
+from ramet.cli.trace_file import TraceFile
 from ramet.frontend.backend import GenerateCall
 from ramet.frontend.backends.local import LLM, LocalBackend
 from ramet.frontend.backends.mock import MockBackend
@@ -357,3 +358,40 @@ def test_a_program_without_a_call_has_no_trace_and_is_told_so(
     assert captured.out == "ran\n"
     assert "no call reached the default backend" in captured.err
     assert not trace.exists()
+
+
+def test_threads_of_the_program_end_before_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = """
+        import threading, time
+        from ramet import function, gen
+
+        @function
+        def late(s):
+            s += "q" + gen("a", max_tokens=4)
+
+        def run():
+            time.sleep(0.05)
+            threading.Thread(target=lambda: print(late.run()["a"], __name__)).start()
+
+        threading.Thread(target=run).start()
+        raise GeneratorExit
+    """
+    status, backend = run_source(tmp_path, source)
+    output = capsys.readouterr()
+    assert (status, output.out) == (1, "fine __main__\n")
+    assert output.err.rstrip().endswith("GeneratorExit")
+    assert len(backend.rows()) == 1
+
+
+def test_a_relative_trace_path_is_where_the_command_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    trace = TraceFile("trace.jsonl")
+    backend = RecordingBackend(lambda: MockBackend("fine"), keeps_runs=True)
+    assert (
+        run.run_program(write_program(tmp_path, f"import os; os.chdir({str(elsewhere)!r})\n" + PROGRAM), (), backend)
+        == 0
+    )
+    trace.save(backend)
+    assert [trace.name for trace in ProgramTrace.load(tmp_path / "trace.jsonl")] == ["ask"]

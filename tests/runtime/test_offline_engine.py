@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import pytest
 
-from ramet import LLM, Engine, InvalidConfigError, InvalidProgramError, InvalidRequestError, Runtime, SamplingParams
+from ramet import LLM, Engine, InvalidConfigError, InvalidRequestError, Runtime, SamplingParams
 from ramet.frontend.primitives import gen
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
-from ramet.runtime.server_args import llm_options
+from ramet.runtime.server_args import llm_options, set_log_level
 
 pytestmark = pytest.mark.model
 
@@ -112,6 +114,21 @@ def test_leaving_a_stream_cancels(engine: Engine) -> None:
     assert engine.llm.metrics().num_aborted == num_aborted + 1
 
 
+def test_a_stream_that_nobody_began_cancels(engine: Engine) -> None:
+    num_aborted = engine.llm.metrics().num_aborted
+    long = {"max_new_tokens": 500, "ignore_eos": True}
+    engine.generate(PROMPT, long, stream=True)  # dropped at once
+
+    async def leave() -> None:
+        await engine.async_generate(PROMPT, long, stream=True)
+        async for _ in cast("AsyncIterator[dict[str, Any]]", await engine.async_generate(PROMPT, long, stream=True)):
+            break
+        assert one(await engine.async_generate(PROMPT, GREEDY))["text"]
+
+    asyncio.run(leave())
+    assert engine.llm.metrics().num_aborted == num_aborted + 3
+
+
 def test_asyncio_has_the_same(engine: Engine) -> None:
     async def ask() -> tuple[Any, Any, list[dict[str, Any]]]:
         first, second = await asyncio.gather(
@@ -148,7 +165,14 @@ def test_a_cancelled_task_cancels_its_requests(engine: Engine) -> None:
         ({"prompt": "a", "logprob_start_len": 99}, r"logprob_start_len=99 is not allowed: it must lie in \[-1, 1\]"),
         ({"prompt": "a", "top_logprobs_num": -1}, "top_logprobs_num=-1"),
         ({"prompt": "a", "return_logprob": 3}, "return_logprob=3 is not allowed"),
+        ({"prompt": "a", "cache_salt": "x"}, "cache_salt is not supported: use LLM.generate"),
         ({"prompt": "a", "image_data": "x"}, "image_data is not supported: text only"),
+        ({"prompt": ["a", "b\ud800"]}, "prompt 1: the text holds a lone surrogate"),
+        ({"prompt": "\udfff"}, "lone surrogate .* at character 0"),
+        ({"input_ids": b"ab"}, "non-empty list of token ids"),
+        ({"input_ids": [[1], b"ab"]}, "prompt 1: prompt_token_ids must be a list of integers"),
+        ({"prompt": "a", "stream": "x"}, "stream='x' is not allowed"),
+        ({"prompt": "a", "logprob_start_len": b"\x01"}, "logprob_start_len=b.* is not allowed"),
         ({"prompt": "a", "return_logprobs": True}, "did you mean 'return_logprob'"),
     ],
 )
@@ -158,7 +182,7 @@ def test_bad_arguments_are_refused(engine: Engine, arguments: dict[str, Any], me
 
 
 def test_what_asks_for_nothing_is_accepted(engine: Engine) -> None:
-    assert one(engine.generate(PROMPT, GREEDY, image_data=None, return_hidden_states=False))["text"]
+    assert one(engine.generate(PROMPT, GREEDY, image_data=None, return_hidden_states=False, rid=None))["text"]
 
 
 def test_server_options_have_sglangs_names() -> None:
@@ -170,7 +194,7 @@ def test_server_options_have_sglangs_names() -> None:
     }
     for bad, message in (
         ({"tp_size": 2}, "tp_size=2 is not supported"),
-        ({"port": 30000}, "ramet serve"),
+        ({"port": 30000}, "no server yet"),
         ({"page_size": 1, "block_size": 2}, "given twice"),
         ({"disable_radix_cache": 3}, "True or False"),
     ):
@@ -178,9 +202,36 @@ def test_server_options_have_sglangs_names() -> None:
             llm_options(bad)
 
 
+def test_options_that_change_no_output_are_taken() -> None:
+    taken = {
+        "dtype": "auto",
+        "watchdog_timeout": 300,
+        "launch_timeout": 9.0,
+        "cuda_graph_max_bs": 4,
+        "quantization": None,
+    }
+    assert llm_options(taken) == {}
+    for bad in ({"dtype": "bfloat16"}, {"quantization": "fp8"}, {"mem_fraction_static": 0.8}, {"nnodes": 2}):
+        with pytest.raises(InvalidConfigError, match=f"{next(iter(bad))}=.*is not supported"):
+            llm_options(bad)
+
+
+def test_the_log_level_is_that_of_the_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("ramet")
+    monkeypatch.setattr(logger, "level", logger.level)  # put back after the test
+    set_log_level("error")
+    assert logger.level == logging.ERROR
+    with pytest.raises(InvalidConfigError, match="log_level='loud'"):
+        set_log_level("loud")
+
+
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="did you mean"):
         Engine("smollm2", max_num_seq=3)
+
+
+async def pieces_of(stream: AsyncIterator[str]) -> list[str]:
+    return [piece async for piece in stream]
 
 
 def test_a_runtime_runs_programs_and_answers_prompts(smollm2: LLM) -> None:
@@ -194,16 +245,29 @@ def test_a_runtime_runs_programs_and_answers_prompts(smollm2: LLM) -> None:
     runtime.cache_prefix(PROMPT)
     state = complete.run(backend=runtime)
     assert state.meta("city").num_cached_tokens > 0
-    assert state["city"] == one(runtime.generate(PROMPT, sampling_params=GREEDY))["text"]
-    assert one(asyncio.run(runtime.async_generate(PROMPT, GREEDY)))["text"] == state["city"]
+    assert state["city"] == json.loads(runtime.generate(PROMPT, sampling_params=GREEDY))["text"]
+    for stream in (runtime.async_generate, runtime.add_request):
+        assert "".join(asyncio.run(pieces_of(stream(PROMPT, GREEDY)))) == state["city"]
+    with pytest.raises(InvalidRequestError, match="one text"):
+        asyncio.run(pieces_of(runtime.async_generate(PROMPT, {"n": 2})))
+    scored = json.loads(runtime.generate([PROMPT, "b"], {"max_new_tokens": 1}, True, 0, 1))
+    assert len(scored[0]["meta_info"]["input_top_logprobs"]) == scored[0]["meta_info"]["prompt_tokens"]
     info = runtime.get_server_info()
     assert (info["model_path"], info["eviction_policy"]) == ("smollm2", "lru")
     assert info["metrics"]["num_finished"] > 0
-    assert runtime.get_tokenizer() is smollm2.tokenizer
+    tokenizer = runtime.get_tokenizer()
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
+    )
+    assert isinstance(prompt, str)
+    assert prompt.endswith("user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    token_ids = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}])
+    assert token_ids == tokenizer.encode(prompt.removesuffix("<|im_start|>assistant\n"), parse_special=True)
     assert runtime.endpoint is runtime
-    with pytest.raises(InvalidProgramError, match="ramet serve"):
+    assert not hasattr(runtime, "url")
+    with pytest.raises(AttributeError, match="no server yet"):
         runtime.url  # noqa: B018
     runtime.flush_cache()
-    assert one(runtime.generate(PROMPT, GREEDY))["meta_info"]["cached_tokens"] == 0
+    assert json.loads(runtime.generate(PROMPT, GREEDY))["meta_info"]["cached_tokens"] == 0
     runtime.shutdown()
     assert one(Engine(smollm2).generate(PROMPT, GREEDY))["text"]  # the LLM is not the runtime's

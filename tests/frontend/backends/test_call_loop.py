@@ -97,8 +97,9 @@ def test_a_backend_that_nobody_has_any_more_ends_its_thread() -> None:
     assert not threads[0].is_alive()
 
 
-def test_a_missing_package_is_named() -> None:
-    program = "import sys; sys.modules['{0}'] = None\nimport ramet\ntry: ramet.{1}\nexcept ImportError as e: print(e)"
+def test_a_missing_package_is_named_once_its_backend_is_made() -> None:
+    imports = "import sys; sys.modules['{0}'] = None\nfrom ramet import RuntimeEndpoint, {1}\n"
+    program = imports + "try: {1}('m')\nexcept ImportError as e: print(e)"
     for package, name in (("openai", "OpenAI"), ("anthropic", "Anthropic")):
         command = [sys.executable, "-c", program.format(package, name)]
         said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

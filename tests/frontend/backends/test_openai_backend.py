@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ramet.frontend.backends.api_sample import SampleDraft
 from ramet.frontend.backends.errors import BackendCallError, CallCancelledError, UnsupportedByBackendError
 from ramet.frontend.backends.openai_api import OpenAI
 from ramet.frontend.errors import GenerationError, InvalidProgramError, ProgramError
@@ -174,6 +175,25 @@ def test_text_arrives_while_it_is_written(server: StubServer, make: Make) -> Non
     assert next(pieces) == "first"
     may_end.set()
     assert "".join(pieces) == " last"
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [(["a\ud83d", "\ude00b"], ["a", "\U0001f600b"]), (["\ud83d", "\ud83d", "\ude00"], ["\ud83d", "\U0001f600"])],
+)
+def test_halves_of_a_surrogate_pair_are_put_together(
+    server: StubServer, make: Make, sent: list[str], seen: list[str]
+) -> None:
+    pieces = [chunk({"content": piece}) for piece in sent]
+    server.play(lambda exchange: exchange.events([*pieces, chunk({}, "stop"), usage()]))
+    state = ask.stream(question="x", backend=make())
+    assert "".join(state.text_iter("answer", timeout=20)) == "".join(seen) == state["answer"]
+
+
+def test_half_a_pair_at_the_end_is_kept() -> None:
+    draft = SampleDraft()
+    assert [draft.add_text(piece) for piece in ("a\ud83d", "", "b\ud83d")] == ["a", "", "\ud83db"]
+    assert (draft.end_text(), draft.text, draft.end_text()) == ("\ud83d", "a\ud83db\ud83d", "")
 
 
 def test_the_stop_string_is_told_where_the_server_tells_it(server: StubServer, make: Make) -> None:

@@ -28,6 +28,7 @@ from ramet.frontend.errors import (
     UnknownVariableError,
     UnparsedTextError,
 )
+from ramet.frontend.journal.identity import HEADER_START
 from ramet.frontend.journal.restore import JournaledError
 from ramet.frontend.primitives import assistant, gen, select, system, user
 from ramet.frontend.program import function
@@ -105,7 +106,7 @@ def reads_of(state: ProgramState) -> dict[str, object]:
         ],
         "variables": {name: name in state for name in names},
         "trace": replace(state.trace(), model={}).to_json(),
-        "return_value": json.loads(json.dumps(state.return_value)),
+        "return_value": attempt(lambda: json.loads(json.dumps(state.return_value))),
     }
 
 
@@ -264,7 +265,8 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["my notes\nare here\n", "my notes", '{"a": 1}\n', "[]\n", '{"ramet_journal": 2}\n']
+    "content",
+    ["my notes\nare here\n", "my notes", '{"a": 1}\n', "[]\n", '{"ramet_journal": 2}\n', "{", '{"ramet_journal":1,"x'],
 )
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(content: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
@@ -277,11 +279,19 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(content: str, tmp_p
 def test_a_file_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_journal(tmp_path / "nowhere" / "run.jsonl")
-    with pytest.raises(IsADirectoryError):
-        write_journal(tmp_path)
 
 
-def test_arguments_and_results_that_are_no_data_are_refused(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (tmp_path, pipe, Path("/dev/full")):
+        with pytest.raises(InvalidProgramError, match="is no regular file"):
+            write_journal(path)
+    with pytest.raises(InvalidProgramError, match=r"journal='a\\x00b' is not allowed"):
+        write_journal("a\0b")  # type: ignore[arg-type]
+
+
+def test_arguments_and_results_that_are_no_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     @function
     def program(s: ProgramState, tool: object) -> object:
         s += "q" + gen("x")
@@ -295,11 +305,54 @@ def test_arguments_and_results_that_are_no_data_are_refused(tmp_path: Path) -> N
         s += "q" + gen("x")
         return object() if idx else idx
 
-    with pytest.raises(
-        BatchError, match="item 1 cannot be written to the journal: the value that the program"
-    ) as failure:
-        returns.run_batch([(0,), (1,), (2,)], backend=MockBackend(), journal=tmp_path / "k.jsonl", max_concurrency=1)
-    assert failure.value.results[1]["x"] == "ok"
+    path = tmp_path / "k.jsonl"
+    with caplog.at_level("WARNING"):
+        states = returns.run_batch([(0,), (1,), (2,)], backend=MockBackend(), journal=path, max_concurrency=1)
+    assert [state.error() for state in states] == [None, None, None]
+    assert (states[1]["x"], states.summary.num_unkept) == ("ok", 2)
+    assert "Item 1 of the batch of 'returns' cannot be written to the journal" in caplog.text
+    assert [record["item"] for record in records_of(path)] == [0]
+    assert "2 not in the journal" in str(states.summary)
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Unshowable:
+    def model_dump(self, *, mode: str) -> Any:
+        raise ValueError("no fields")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_one_odd_item_does_not_end_the_others(tmp_path: Path) -> None:
+    odd: list[Callable[[ProgramState], object]] = [
+        lambda s: 10**5000,
+        lambda s: Unshowable(),
+        lambda s: s.set_var("y", Unshowable()),
+        lambda s: s.set_var("y", 10**5000),
+        lambda s: [MuteError()],
+    ]
+
+    @function
+    def program(s: ProgramState, idx: int) -> object:
+        s += "q" + gen("x")
+        if idx == len(odd):
+            raise MuteError
+        return odd[idx](s) if idx < len(odd) else idx
+
+    path = tmp_path / "j.jsonl"
+    states = program.run_batch([(idx,) for idx in range(8)], backend=MockBackend(), journal=path)
+    assert [state["x"] for state in states if state.error() is None] == ["ok"] * 7
+    assert "raised MuteError: <a MuteError whose message cannot be shown>" in str(states[5].error())
+    assert [record["item"] for record in records_of(path)] == [4, 5, 6, 7]
+    assert states.summary.num_unkept == 4
+    for argument in (10**5000, Unshowable()):
+        with pytest.raises(InvalidProgramError, match="must be data: item 0: ValueError"):
+            program.run_batch([(argument,)], backend=MockBackend(), journal=tmp_path / "k.jsonl")
 
 
 @settings(max_examples=30, deadline=None)
@@ -312,6 +365,10 @@ def test_a_journal_that_was_cut_anywhere_is_gone_on_with(
     whole = path.read_bytes()
     kept = whole[: num_kept % (len(whole) + 1)]
     path.write_bytes(kept)
+    if 0 < len(kept) < len(HEADER_START):  # too little to know whose it is
+        with pytest.raises(InvalidProgramError, match="is no journal"):
+            write_journal(path)
+        return
     backend = MockBackend(echo)
     states = one_gen.run_batch([("a",), ("b",)], backend=backend, journal=path, max_concurrency=1)
     assert [state["x"] for state in states] == ["<a>", "<b>"]
@@ -320,6 +377,25 @@ def test_a_journal_that_was_cut_anywhere_is_gone_on_with(
     assert [comparable(record) for record in records_of(path)] == [
         comparable(json.loads(line)) for line in whole.splitlines()[1:]
     ]
+
+
+DAMAGES: list[tuple[tuple[str, ...], object]] = [
+    (("key",), []),
+    (("occurrence",), "0"),
+    (("failed",), "no"),
+    (("state",), []),
+    (("trace",), None),
+    (("state", "values"), []),
+    (("state", "variables"), []),
+    (("state", "text"), 5),
+    (("state", "token_ids"), "abc"),
+    (("state", "messages"), [{}]),
+    (("state", "pending"), [["a"]]),
+    (("state", "body_error"), {"type": "ProgramError"}),
+    (("state", "variables", "x"), True),
+    (("state", "variables", "x"), 99),
+    (("state", "variables", "x"), {"joined": [1], "on_error": "ignore"}),
+]
 
 
 def test_a_damaged_line_in_the_middle_is_refused(tmp_path: Path) -> None:
@@ -336,6 +412,19 @@ def test_a_damaged_line_in_the_middle_is_refused(tmp_path: Path) -> None:
     del record["state"]["text"]
     path.write_bytes(header + json.dumps(record).encode() + b"\n" + second)
     with pytest.raises(InvalidProgramError, match=r"a record of the journal .* is damaged .*text"):
+        write_journal(path)
+    for place, value in DAMAGES:
+        record = json.loads(first)
+        *parents, name = place
+        inner = record
+        for parent in parents:
+            inner = inner[parent]
+        inner[name] = value
+        path.write_bytes(header + json.dumps(record).encode() + b"\n" + second)
+        with pytest.raises(InvalidProgramError, match=r"a record of the journal .* is damaged"):
+            write_journal(path)
+    path.write_bytes(header + b"[" * 200_000 + b"\n" + second)
+    with pytest.raises(InvalidProgramError, match=r"line 2 of the journal .* is damaged"):
         write_journal(path)
     path.write_bytes(header + first + second)
     write_journal(path)  # whatever was refused has let go of the file
@@ -369,6 +458,44 @@ def test_a_disk_that_is_full_ends_the_batch(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space left"):
         write_journal(tmp_path / "run.jsonl")
+
+
+def test_a_disk_that_cannot_even_be_cut_ends_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "run.jsonl"
+    write_journal(path)
+    monkeypatch.setattr(os, "ftruncate", broken)
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        one_gen.run_batch([("c",), ("d",)], backend=MockBackend(echo), journal=path)
+
+
+def test_an_item_that_cancels_itself_is_written_as_failed(tmp_path: Path) -> None:
+    class Deaf(MockBackend):
+        """Whose calls go on when they are cancelled."""
+
+        def _cancel(self, request: Any, handle: Any) -> None: ...
+
+    @function
+    async def gives_up(s: AsyncProgramState) -> None:
+        s += "q" + gen("x")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await s["x"]
+
+    path = tmp_path / "run.jsonl"
+    backend = Deaf(mode="manual")
+    (state,) = gives_up.run_batch([()], backend=backend, journal=path)
+    assert "was cancelled with its task" in str(state._scope.run.body_error())
+    (record,) = records_of(path)
+    assert record["failed"]
+    (restored,) = gives_up.run_batch([()], backend=backend, journal=path, retry_failed=False)
+    with pytest.raises(GenerationError, match="has no outcome in the journal"):
+        restored["x"]
+    backend.answer_all()
 
 
 def test_progress_counts_resumed_items_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import ramet as sgl
+from ramet.runtime import server_args
+from ramet.runtime.server_args import llm_options
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sglang.md").read_text(encoding="utf-8")
 
@@ -21,6 +23,39 @@ def test_its_script_runs(capsys: pytest.CaptureFixture[str]) -> None:
     answer, num_cached_tokens = capsys.readouterr().out.split()
     assert answer == "London."
     assert int(num_cached_tokens) > 50
+
+
+def option_rows() -> list[tuple[list[str], str]]:
+    """The names in each row of the table of options, and what the row says of them."""
+    table = PAGE.split("## Options of Runtime and Engine")[1].split("## ")[0]
+    rows = [line.strip("| ").split(" | ", 1) for line in table.splitlines() if line.startswith("| `")]
+    return [(re.findall(r"`(\w+)(?:=True)?`", names), said) for names, said in rows]
+
+
+def refuses(name: str, value: object) -> bool:
+    try:
+        llm_options({name: value})
+    except sgl.InvalidConfigError:
+        return True
+    return False
+
+
+def test_options_are_taken_and_refused_as_it_says() -> None:
+    rows = option_rows()
+    values = {"any value": object(), "1;": 1, "False": False, '"auto"': "auto"}
+    for names, said in rows:
+        for name in names:
+            if said.startswith("refused unless None"):
+                assert refuses(name, 1), name
+                assert llm_options({name: None}) == {}
+            for start, value in values.items():
+                if said.startswith(start):
+                    assert llm_options({name: value}) == {}
+                    assert refuses(name, 7) == (start != "any value"), name
+    listed = {name for names, _ in rows for name in names} | {"node_rank"}
+    known = {*server_args.NAMES, *server_args.NEGATIONS, *server_args.NEUTRAL, *server_args.WITHOUT_EFFECT}
+    assert known | {*server_args.REASONS} <= listed
+    assert len(rows) > 10
 
 
 def test_the_names_it_calls_the_same_are_there() -> None:

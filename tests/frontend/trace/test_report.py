@@ -42,6 +42,21 @@ def test_branches_of_a_run_count_once_and_programs_apart() -> None:
     assert str(told[0]).startswith("forked: 1 run; the cache saved 4 of 9 prompt tokens")
 
 
+def test_a_prefix_that_is_too_short_to_wait_for_says_so() -> None:
+    def told(prefix_len: int, num_cached: int) -> str:
+        builder = ReportBuilder("f")
+        for idx in range(3):
+            builder.add_first_prompt([*range(prefix_len), 100 + idx])
+            builder.add_call(prefix_len + 1, num_cached, 4)
+            builder.add_first_cached(num_cached)
+        return str(builder.report())
+
+    assert told(15, 0).startswith("f: shared prefix 15 tokens x 3 runs, 0 % hit (too short to wait for: ")
+    for prefix_len, num_cached in ((16, 0), (15, 10)):
+        assert "too short" not in told(prefix_len, num_cached)
+    assert told(0, 0) == "f: 3 runs without a shared prefix; the cache saved 0 of 3 prompt tokens"
+
+
 def test_no_runs_no_report() -> None:
     assert report([]) == []
 

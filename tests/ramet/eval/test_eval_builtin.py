@@ -111,11 +111,19 @@ def test_files_that_are_something_else(data: Path) -> None:
     with pytest.raises(InvalidTaskError, match="has no worked examples"):
         load_task("bbh:animals", data)
     (data / "gsm8k" / "test.jsonl").unlink()
-    with pytest.raises(InvalidTaskError, match=r"test\.jsonl cannot be read"):
+    with pytest.raises(InvalidTaskError, match=r"neither gsm8k/test\.jsonl nor test\.jsonl is there"):
         load_task("gsm8k", data)
     with pytest.raises(InvalidTaskError, match="did you mean 'animals'"):
         load_task("bbh:animal", data)
     assert len(BUILTIN_TASKS) == 3
+
+
+def test_a_family_alone_says_what_it_has(data: Path) -> None:
+    for family in ("bbh", "bbh_choices"):
+        with pytest.raises(
+            InvalidTaskError, match=f"is several tasks: give {family}:SUBTASK, such as {family}:animals$"
+        ):
+            load_task(family, data)
 
 
 needs_public_data = pytest.mark.skipif(

@@ -173,7 +173,8 @@ def test_the_file_has_a_line_per_item_in_order(tmp_path: Path) -> None:
     assert lines[3]["item"] == SUMS[3]
     assert lines[3]["prompt"].endswith("Q: 3+3\nA:")
     assert lines[4]["error"] == "RuntimeError: no memory"
-    assert lines == [json.loads(json.dumps(item.to_json())) for item in result.items]
+    settings = {"model": "mock", **result.task.settings()}
+    assert lines == [json.loads(json.dumps({**item.to_json(), "settings": settings})) for item in result.items]
     assert list(tmp_path.iterdir()) == [output]
 
 
@@ -225,7 +226,7 @@ def test_a_torn_last_line_is_asked_again(tmp_path: Path) -> None:
     for cut in (1, 40, len(content.splitlines()[-1])):
         output.write_bytes(content[:-cut])
         result = evaluate(task, MockBackend("1"), output=output, resume=True, limit=3)
-        assert result.num_resumed == 2
+        assert result.num_resumed == (3 if cut == 1 else 2)  # a line that lacks its end only is whole
         assert [line["idx"] for line in lines_of(output)] == [0, 1, 2]
 
 
@@ -262,8 +263,12 @@ def test_files_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
     before = output.read_bytes()
     with pytest.raises(ResultsFileError, match="exists: resume it"):
         evaluate(sums(), MockBackend("1"), output=output)
-    with pytest.raises(ResultsFileError, match="of other questions"):
-        evaluate(sums(prompt="{q}"), MockBackend("1"), output=output, resume=True)
+    for changes, what in (
+        ({"prompt": "{q}"}, "the items, the templates or the shots differ"),
+        ({"max_tokens": 5, "stop": ";"}, r"max_tokens was 256 and is 5, stop was \[\] and is \[';'\];"),
+    ):
+        with pytest.raises(ResultsFileError, match=f"of other questions: {what}"):
+            evaluate(sums(**changes), MockBackend("1"), output=output, resume=True)
     assert output.read_bytes() == before
     output.write_text('{"idx": 0}\n', encoding="utf-8")
     with pytest.raises(ResultsFileError, match="line 1: this is no line of results"):
@@ -279,7 +284,7 @@ def test_the_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     result = evaluate(sums(), MockBackend("1"), output=output, limit=3)
     before = output.read_bytes()
     broken = dataclasses.replace(result.items[0], scores={("x",): 1.0})  # type: ignore[dict-item]
-    with ResultsFile(output, resume=True) as file, pytest.raises(TypeError):
+    with ResultsFile(output, {}, resume=True) as file, pytest.raises(TypeError):
         file.finish([*result.items, broken])
     assert output.read_bytes() == before
 
@@ -324,3 +329,36 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert len(backend.requests) == 400 - num_written == 400 - result.num_resumed
     assert [line["idx"] for line in lines_of(output)] == list(range(400))
     assert result.metrics["exact_match"].value == 1.0
+
+
+@pytest.mark.parametrize(
+    "content", [b"notes without an end", b"\x00\xff\x80", b"# a\n{", b"\n", b'{"key": "k", "idx": 0}\n', b'{"a": 1}']
+)
+def test_a_file_that_is_none_of_ours_is_never_touched(tmp_path: Path, content: bytes) -> None:
+    output = tmp_path / "out.jsonl"
+    output.write_bytes(content)
+    with pytest.raises(ResultsFileError, match="no file of results"):
+        evaluate(sums(), MockBackend("1"), output=output, resume=True)
+    assert output.read_bytes() == content
+
+
+def test_results_that_something_was_written_behind_are_not_touched(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    evaluate(sums(), MockBackend("1"), output=output, limit=2)
+    content = output.read_bytes() + b"my notes"
+    output.write_bytes(content)
+    with pytest.raises(ResultsFileError, match="last line is no line of results"):
+        evaluate(sums(), MockBackend("1"), output=output, limit=2, resume=True)
+    assert output.read_bytes() == content
+    with pytest.raises(ResultsFileError, match="is no file"):
+        evaluate(sums(), MockBackend("1"), output=tmp_path, resume=True)
+
+
+def test_a_shorter_task_keeps_the_lines_of_the_longer_one(tmp_path: Path) -> None:
+    output, same = tmp_path / "out.jsonl", [{"q": "1+1", "a": "2"}, *SUMS[:2], {"q": "1+1", "a": "2"}]
+    evaluate(sums(items=same), MockBackend("2"), output=output)
+    before = lines_of(output)
+    evaluate(sums(items=same), MockBackend("2"), output=output, limit=1, resume=True)
+    assert [line["idx"] for line in lines_of(output)] == [line["idx"] for line in before]
+    result = evaluate(sums(items=same[1:]), MockBackend("2"), output=output, resume=True)
+    assert (result.num_resumed, len(lines_of(output))) == (3, 4)

@@ -42,35 +42,44 @@ def _normalise_one(idx: int, message: Mapping[str, Any], template: str) -> dict[
         raise ChatTemplateError(f"messages[{idx}] has role={role!r}; known roles are {', '.join(KNOWN_ROLES)}")
     if "content" not in message and role in ("system", "developer", "user"):
         raise ChatTemplateError(f"messages[{idx}] of role {role!r} has no content")
-    plain = {**message, "content": _text_of(idx, message.get("content"))}
+    plain = {**message, "content": content_text(f"messages[{idx}].content", message.get("content"))}
     calls = plain.pop("tool_calls", None)
-    return {**plain, "tool_calls": _tool_calls(idx, calls)} if calls else plain
+    return {**plain, "tool_calls": plain_tool_calls(f"messages[{idx}].tool_calls", calls)} if calls else plain
 
 
-def _text_of(idx: int, content: object) -> str:
+def content_text(where: str, content: object) -> str:
+    """The text of a content: of parts their texts, one a line; none if it is None.
+
+    Raises:
+        ChatTemplateError: it is neither a text nor a list of text parts.
+    """
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise ChatTemplateError(f"messages[{idx}].content={content!r:.80} must be a string or a list of text parts")
+        raise ChatTemplateError(f"{where}={content!r:.80} must be a string or a list of text parts")
     texts = []
     for part_idx, part in enumerate(content):
         text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
         if not isinstance(text, str):
             raise ChatTemplateError(
-                f"messages[{idx}].content[{part_idx}]={part!r:.80} is not a text part; "
+                f"{where}[{part_idx}]={part!r:.80} is not a text part; "
                 "only {'type': 'text', 'text': ...} is supported"
             )
         texts.append(text)
     return "\n".join(texts)
 
 
-def _tool_calls(idx: int, calls: object) -> list[dict[str, Any]]:
-    """The calls of an answer as OpenAI writes them, but with the arguments as a mapping."""
+def plain_tool_calls(where: str, calls: object) -> list[dict[str, Any]]:
+    """The calls of an answer as OpenAI writes them, but with the arguments as a mapping.
+
+    Raises:
+        ChatTemplateError: not a list of calls, each with a name and arguments that are an object.
+    """
     if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Sequence):
-        raise ChatTemplateError(f"messages[{idx}].tool_calls={calls!r:.80} must be a list of calls")
-    return [_tool_call(f"messages[{idx}].tool_calls[{call_idx}]", call) for call_idx, call in enumerate(calls)]
+        raise ChatTemplateError(f"{where}={calls!r:.80} must be a list of calls")
+    return [_tool_call(f"{where}[{call_idx}]", call) for call_idx, call in enumerate(calls)]
 
 
 def _tool_call(where: str, call: object) -> dict[str, Any]:
