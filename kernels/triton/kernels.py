@@ -1,7 +1,7 @@
 """TritonKernels: the ops of this folder behind `interface.Kernels`.
 
-Beyond the protocol it has what a GPU runner saves passes with: `add_rms_norm`, `rotary_store`, and buffers for plans
-that a captured graph reads (`new_plan_buffers`, `load_attention`).
+Beyond the protocol it has what a GPU runner needs: plans made apart from their copy to the device, and buffers for
+plans that a captured graph reads (`plan`, `new_plan_buffers`, `load_attention`, `with_plan`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..interface import AttentionMetadata, LinearWeight
 from . import attention, kv_cache, merge, norm, rotary, silu_mul
 from .availability import has_fp8
 from .launch import IS_INTERPRETED
-from .plan import PlanRules, plan_attention
+from .plan import AttentionPlan, PlanRules, plan_attention
 from .plan_buffers import LoadedPlan, PlanBuffers, PlanCapacity, load_plan
 from .shared_runs import HeadShape, SharingRules
 from .tiles import INTERPRETED_TILES, MAX_HEAD_DIM, Tile, fitting, tiles_for
@@ -143,8 +143,7 @@ class TritonKernels:
         """The plan of a step, made and copied to the device by the first call; `attention` is that one, unless a runner
         who knows the shape calls before. Mutates `metadata.loaded`."""
         if shape not in metadata.loaded:
-            plan = plan_attention(metadata, shape, self.plan_rules(shape))
-            metadata.loaded[shape] = load_plan(plan, shape, self.device)
+            metadata.loaded[shape] = load_plan(self.plan(metadata, shape), shape, self.device)
         return metadata.loaded[shape]
 
     def _attend(
@@ -197,9 +196,17 @@ class TritonKernels:
         Raises:
             PlanTooLargeError: it does not fit; the step must run without the graph.
         """
-        buffers.load(plan_attention(metadata, shape, self.plan_rules(shape)))
+        buffers.load(self.plan(metadata, shape))
+        return self.with_plan(metadata, shape, buffers.plan)
+
+    def plan(self, metadata: AttentionMetadata, shape: HeadShape) -> AttentionPlan:
+        """The plan of a step, on the host. Mutates nothing, so a step may run meanwhile."""
+        return plan_attention(metadata, shape, self.plan_rules(shape))
+
+    def with_plan(self, metadata: AttentionMetadata, shape: HeadShape, loaded: LoadedPlan) -> TritonMetadata:
+        """As `prepare_attention`, with a plan that is on the device already."""
         prepared = self.prepare_attention(metadata)
-        prepared.loaded[shape] = buffers.plan
+        prepared.loaded[shape] = loaded
         return prepared
 
     def _num_kv_heads(self, cache: Tensor, block_size: int, head_dim: int) -> int:
@@ -234,7 +241,6 @@ class TritonKernels:
         return norm.rms_norm(x, weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """(rms_norm(x + residual), x + residual) in one pass."""
         return norm.add_rms_norm(x, residual, weight, eps)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -253,8 +259,6 @@ class TritonKernels:
         value_cache: Tensor,
         slots: Tensor,
     ) -> Tensor:
-        """Rotate queries and keys of qkv [T, Hq + 2 Hk, D] and store keys and values, in one pass; returns the
-        rotated queries [T, Hq, D]. Mutates both caches."""
         views = self.views(key_cache, value_cache, num_kv_heads, qkv.shape[2])
         return rotary.rotary_store(qkv, cos, sin, *views, slots)
 

@@ -361,3 +361,32 @@ def test_rotary(other: Kernels, reference: Kernels, head_dim: int, half: int, dt
     tolerance = 1e-6 if dtype == torch.float32 else 4e-2
     torch.testing.assert_close(output, reference.rotary(x, angles.cos(), angles.sin()), atol=tolerance, rtol=tolerance)
     assert torch.equal(x, untouched)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_sum_and_its_norm(other: Kernels, reference: Kernels, dtype: torch.dtype) -> None:
+    x, residual = torch.randn(7, 96).to(dtype), torch.randn(7, 96).to(dtype)
+    weight = torch.randn(96).to(dtype)
+    untouched = x.clone(), residual.clone()
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-2
+    expected = reference.add_rms_norm(x, residual, weight, 1e-5)
+    for got, wanted in zip(other.add_rms_norm(x, residual, weight, 1e-5), expected, strict=True):
+        assert got.dtype == dtype
+        torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+    assert torch.equal(x, untouched[0])
+    assert torch.equal(residual, untouched[1])
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim", "half"), [(4, 2, 64, 32), (3, 1, 80, 20)])
+def test_rotate_and_store_is_rotate_then_store(
+    kernels: Kernels, num_heads: int, num_kv_heads: int, head_dim: int, half: int
+) -> None:
+    qkv, angles = torch.randn(9, num_heads + 2 * num_kv_heads, head_dim), torch.randn(9, half)
+    cos, sin, slots = angles.cos(), angles.sin(), torch.randperm(64)[:9]
+    fused, apart = (kernels.new_kv_cache(4, BLOCK_SIZE, num_kv_heads, head_dim) for _ in range(2))
+    query = kernels.rotary_store(qkv, num_kv_heads, cos, sin, *fused, slots)
+    rotated = kernels.rotary(qkv[:, :-num_kv_heads], cos, sin)
+    kernels.store_kv(rotated[:, num_heads:], qkv[:, -num_kv_heads:], *apart, slots)
+    assert torch.equal(query, rotated[:, :num_heads])
+    for got, wanted in zip(fused, apart, strict=True):
+        assert torch.equal(got, wanted)
