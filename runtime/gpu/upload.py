@@ -42,6 +42,12 @@ def upload(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]
     ]
 
 
+def pinned(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array as a tensor on the host from which an asynchronous copy to the device can be made."""
+    values = torch.from_numpy(array)
+    return values.pin_memory() if device.type == "cuda" else values
+
+
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current CUDA device: make it this one for the duration."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

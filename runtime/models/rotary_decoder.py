@@ -85,6 +85,9 @@ class RotaryDecoder:
             normed, hidden = kernels.add_rms_norm(fed, hidden, next_norm, eps)
         return normed
 
+    def prepare_positions(self, context_len: int) -> None:
+        self._rope.table(context_len)
+
     def logits(self, hidden: Tensor) -> Tensor:
         return self._kernels.linear(hidden, self.lm_head).float()
 
