@@ -37,9 +37,6 @@ def _torch_int8(device: torch.device) -> Kernels:
 
 
 def _triton(device: torch.device) -> Kernels:
-    reason = why_unavailable("triton", device)
-    if reason is not None:
-        raise UnsupportedDeviceError(f"kernels='triton' cannot run on device={str(device)!r}: {reason}")
     from .triton.kernels import TritonKernels
 
     return TritonKernels(device)
@@ -86,8 +83,17 @@ def select_kernels(device: str | torch.device, name: str | None = None) -> Kerne
     chosen = DEFAULT_KERNELS if name is None else name
     if chosen not in KERNELS:
         raise UnknownKernelsError(f"kernels={name!r} is not known; the known ones are {', '.join(sorted(KERNELS))}")
-    entry = KERNELS[chosen]
-    return entry.make(check_device(device, entry.device_types))
+    return KERNELS[chosen].make(kernels_device(chosen, device))
+
+
+def kernels_device(name: str, device: str | torch.device) -> torch.device:
+    """The device that a name of a device means for the backend of this name. Raises UnsupportedDeviceError as
+    `select_kernels` does."""
+    checked = check_device(device, KERNELS[name].device_types)
+    reason = why_unavailable(name, checked)
+    if reason is not None:
+        raise UnsupportedDeviceError(f"kernels={name!r} cannot run on device={str(checked)!r}: {reason}")
+    return checked
 
 
 def check_device(device: str | torch.device, device_types: Sequence[str] = DEVICE_TYPES) -> torch.device:
