@@ -20,13 +20,14 @@ from .upload import pinned
 
 
 class CapturedStep:
-    """A step of `size` rows, one a sequence, from token ids to logits.
+    """A step of `size` rows, one a sequence, from token ids to hidden states. Logits are left to the caller: they are
+    wanted without the rows of padding, and a buffer of them for each size would be large.
 
     Making one runs it, with rows of padding only.
 
         host      token ids | positions | slots        plan
                      |  one copy                         |  one copy
-        device    inputs int64 [3, size]               PlanBuffers     -> graph -> logits [size, vocab]
+        device    inputs int64 [3, size]               PlanBuffers     -> graph -> hidden [size, W]
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class CapturedStep:
             logit_rows=torch.arange(size, device=device),
             attention=kernels.with_plan(replace(step.metadata, slots=slots), shape, self._buffers.plan),
         )
-        self._replay = graphs.capture(lambda: model.logits(model.forward(batch, kv_cache.layers)))
+        self._replay = graphs.capture(lambda: model.forward(batch, kv_cache.layers))
 
     def run(self, step: HostStep) -> Tensor:
-        """The wanted rows of logits. Mutates the KV cache and the buffers.
+        """Hidden states [size, W]; the next call overwrites them. Mutates the KV cache and the buffers.
 
         Raises:
             PlanTooLargeError: the buffers do not hold this step's plan; nothing was changed.
         """
         self._load(step)
-        return step.wanted(self._replay())
+        return self._replay()
 
     def _load(self, step: HostStep) -> None:
         self._buffers.load(step.plan)

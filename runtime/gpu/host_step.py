@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...kernels.attention_plan import build_attention_metadata
 from ...kernels.interface import AttentionMetadata
@@ -48,12 +47,6 @@ class HostStep:
     def wants_first_rows(self) -> bool:
         """Whether the wanted rows are the first ones, in order."""
         return np.array_equal(self.logit_rows, np.arange(len(self.logit_rows)))
-
-    def wanted(self, rows: Tensor) -> Tensor:
-        """The wanted ones of T rows, a copy."""
-        if self.wants_first_rows:
-            return rows[: len(self.logit_rows)].clone()
-        return rows[self.logit_rows.tolist()]
 
 
 def host_step(

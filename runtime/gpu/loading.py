@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import torch
 
 from ...kernels.dispatch import kernels_device
@@ -104,7 +102,6 @@ def _num_blocks(config: EngineConfig, model: Model, kernels: TritonKernels, size
             f"max_num_logit_rows={config.max_num_logit_rows} does not fit beside the weights: lower them, or take a "
             "smaller model"
         ) from error
-    gc.collect()
     budget = pool_bytes(use, config.gpu_memory_utilization)
     return KVCache.num_blocks_in(budget, model.config, config.block_size, kernels.kv_dtype)
 

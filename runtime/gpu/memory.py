@@ -8,6 +8,7 @@ Activations are measured by a trial step; what graphs take is reckoned from thei
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -74,6 +75,7 @@ def measure(device: torch.device, trial_step: Callable[[], object], graphs: int)
     trial_step()
     torch.cuda.synchronize(device)
     activations = torch.cuda.max_memory_allocated(device) - before
+    gc.collect()
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return MemoryUse(total=total, used=total - free, activations=activations, graphs=graphs)

@@ -112,32 +112,36 @@ class GpuRunner:
         try:
             with on_device(self.kernels.device):
                 self.kv_cache.copy(step.block_copies)
-                captured = self._captured.get(step.num_rows) if step.is_decode else None
-                if captured is not None:
-                    try:
-                        return captured.run(step)
-                    except PlanTooLargeError as error:
-                        self.num_uncaptured += 1
-                        logger.debug("a step of %d rows runs without its graph: %s", step.num_rows, error)
-                return self._run_eagerly(step)
+                return self._logits(step, self._hidden(step))
         except torch.OutOfMemoryError as error:
             raise MemoryError(
                 f"no device memory for a step of {step.num_rows} tokens: lower gpu_memory_utilization, "
                 "max_num_batched_tokens or max_num_logit_rows"
             ) from error
 
-    def _run_eagerly(self, step: HostStep) -> Tensor:
+    def _hidden(self, step: HostStep) -> Tensor:
+        captured = self._captured.get(step.num_rows) if step.is_decode else None
+        if captured is not None:
+            try:
+                return captured.run(step)
+            except PlanTooLargeError as error:
+                self.num_uncaptured += 1
+                logger.debug("a step of %d rows runs without its graph: %s", step.num_rows, error)
         device = self.kernels.device
+        loaded = load_plan(step.plan, self._shape, device)
         arrays = (step.token_ids, step.positions, step.slots, step.logit_rows)
         token_ids, positions, slots, logit_rows = upload(arrays, device)
-        loaded = load_plan(step.plan, self._shape, device)
         attention = self.kernels.with_plan(replace(step.metadata, slots=slots), self._shape, loaded)
-        hidden = self.model.forward(ForwardBatch(token_ids, positions, logit_rows, attention), self.kv_cache.layers)
-        if len(step.logit_rows) == 0:
-            return torch.empty((0, self.vocab_size), device=device)
-        if len(step.logit_rows) < step.num_rows:
-            hidden = hidden.index_select(0, logit_rows)
-        return self.model.logits(hidden)
+        return self.model.forward(ForwardBatch(token_ids, positions, logit_rows, attention), self.kv_cache.layers)
+
+    def _logits(self, step: HostStep, hidden: Tensor) -> Tensor:
+        num_wanted = len(step.logit_rows)
+        if num_wanted == 0:
+            return torch.empty((0, self.vocab_size), device=self.kernels.device)
+        if step.wants_first_rows:
+            return self.model.logits(hidden[:num_wanted])
+        (logit_rows,) = upload([step.logit_rows], self.kernels.device)
+        return self.model.logits(hidden.index_select(0, logit_rows))
 
 
 def head_shape(config: ModelConfig) -> HeadShape:

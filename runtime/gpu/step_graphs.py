@@ -40,10 +40,12 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None
+        # One stream for all captures: memory of a pool is reused within a stream only.
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """See `StepGraphs.capture`. Costs some tenths of a second, and waits for the device."""
-        stream: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream = self._stream
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             for _ in range(_NUM_WARM_UPS):

@@ -17,8 +17,12 @@ def model_dir(make_tiny_model, tmp_path_factory):
     return make_tiny_model(seed=3).save(tmp_path_factory.mktemp("triton") / "model")
 
 
-def test_the_engine_says_what_it_says_over_the_reference(model_dir, load_runner, engine_over, request_of, run):
-    """A shared prefix, prompts in chunks, seeds, penalties, two samples, and a cache that is used again."""
+@pytest.mark.parametrize("is_overlapping", [False, True])
+def test_the_engine_says_what_it_says_over_the_reference(
+    model_dir, load_runner, engine_over, request_of, run, is_overlapping
+):
+    """A shared prefix, prompts in chunks, seeds, penalties, two samples, and a cache that is used again; decodes of
+    captured sizes, drawn on the device, and prepared while the step before is in flight."""
     requests = [
         request_of("greedy", [*STEM, 5, 6], max_tokens=6),
         request_of("seeded", [*STEM, 7], temperature=0.8, top_p=0.9, seed=11, max_tokens=6),
@@ -27,7 +31,9 @@ def test_the_engine_says_what_it_says_over_the_reference(model_dir, load_runner,
     ]
     outputs = []
     for kernels in ("triton", "reference"):
-        engine = engine_over(load_runner(model_dir, kernels, num_blocks=80), max_num_batched_tokens=160)
+        options = {"captured_batch_sizes": (1, 2, 4)} if kernels == "triton" else {}
+        loaded = load_runner(model_dir, kernels, num_blocks=80, **options)
+        engine = engine_over(loaded, max_num_batched_tokens=160, overlap_schedule=is_overlapping)
         engine.add_request(request_of("warm", STEM, max_tokens=1))
         warm = run(engine)
         for request in requests:
