@@ -7,6 +7,7 @@ import torch
 from ...kernels.dispatch import kernels_device
 from ...kernels.triton.kernels import TritonKernels
 from ...kernels.triton.tiles import MAX_HEAD_DIM
+from ...sampling_params import SamplingParams
 from ..batch import Batch, FlatBatch
 from ..config import EngineConfig, kv_cache_memory_from_env
 from ..errors import InvalidConfigError
@@ -14,6 +15,7 @@ from ..kv_cache import KVCache
 from ..models.base import Model
 from ..models.errors import ModelLoadError
 from ..runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
+from ..sampler import SamplingRow
 from ..weights.load import load_model, model_config
 from .memory import graphs_bytes, measure, pool_bytes
 from .runner import GpuRunner, head_shape
@@ -51,13 +53,25 @@ def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
             runner = GpuRunner(model, kernels, num_blocks, spec.config.block_size, sizes)
         except (torch.OutOfMemoryError, OSError, OverflowError, MemoryError) as error:
             raise kv_cache_too_large(num_blocks) from error
+    sampler = TritonSampler(device)
+    if device.type == "cuda":
+        warm_up(sampler, model.config.vocab_size, device)
     return LoadedRunner(
         runner=runner,
         kernels_name="triton",
         model_config=model.config,
         max_model_len=model.max_model_len,
-        sampler=TritonSampler(device),
+        sampler=sampler,
     )
+
+
+def warm_up(sampler: TritonSampler, vocab_size: int, device: torch.device) -> None:
+    """Sample once with every kernel, so that none is compiled while requests wait. (Those of the model are compiled by
+    the trial step and the captures.)"""
+    params = SamplingParams(temperature=1.0, top_k=2, top_p=0.9, min_p=0.1, repetition_penalty=1.1)
+    allowed = torch.ones(vocab_size, dtype=torch.bool)
+    row = SamplingRow(params, seed=0, sample_idx=0, token_ids=[0], num_prompt_tokens=1, allowed=allowed)
+    sampler.sample(torch.zeros((1, vocab_size), device=device), [row])
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:

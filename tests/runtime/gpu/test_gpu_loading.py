@@ -12,6 +12,7 @@ import torch
 from ramet.kernels import dispatch
 from ramet.kernels.triton import availability
 from ramet.kernels.triton.kernels import TritonKernels
+from ramet.kernels.triton.launch import KernelCall
 from ramet.kernels.triton.plan_buffers import PlanCapacity
 from ramet.kernels.triton.shared_runs import HeadShape
 from ramet.runtime.batch import Batch, ScheduledSequence
@@ -88,6 +89,19 @@ def test_a_trial_step_has_all_the_tokens_and_rows_of_logits_that_one_may_have(
     monkeypatch.setattr(model, "logits", lambda hidden: seen.append(tuple(hidden.shape)) or plain(hidden))
     trial_step(EngineConfig(max_num_batched_tokens=60, max_num_logit_rows=33), model, kernels)
     assert seen == [(33, 64)]
+
+
+def test_the_sampler_is_warmed_up_with_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = []
+    plain = KernelCall.run
+
+    def run(call: KernelCall) -> None:
+        launched.append(call.kernel.__name__)
+        plain(call)
+
+    monkeypatch.setattr(KernelCall, "run", run)
+    loading.warm_up(TritonSampler(CPU), 50, CPU)
+    assert set(launched) == {"argmax_kernel", "edit_logits_kernel", "mask_logits_kernel", "sample_kernel"}
 
 
 def test_the_pool_is_what_is_left() -> None:
