@@ -36,6 +36,12 @@ def _torch_int8(device: torch.device) -> Kernels:
     return TorchInt8Kernels(device)
 
 
+def _triton(device: torch.device) -> Kernels:
+    from .triton.kernels import TritonKernels
+
+    return TritonKernels(device)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelsEntry:
     """An entry of KERNELS: how the backend is made, and the device types it runs on."""
@@ -49,8 +55,18 @@ KERNELS: dict[str, KernelsEntry] = {
     "reference": KernelsEntry(_reference, DEVICE_TYPES),
     "torch": KernelsEntry(_torch, DEVICE_TYPES),
     "torch_int8": KernelsEntry(_torch_int8, ("cpu",)),
+    "triton": KernelsEntry(_triton, DEVICE_TYPES),
 }
 DEFAULT_KERNELS = "torch"
+
+
+def why_unavailable(name: str, device: torch.device) -> str | None:
+    """Why the backend of this name cannot run on a device that exists and is of its types; None if it can."""
+    if name != "triton":
+        return None
+    from .triton.availability import why_unavailable as why_no_triton
+
+    return why_no_triton(device)
 
 
 def select_kernels(device: str | torch.device, name: str | None = None) -> Kernels:
@@ -62,13 +78,22 @@ def select_kernels(device: str | torch.device, name: str | None = None) -> Kerne
 
     Raises:
         UnknownKernelsError: no such name.
-        UnsupportedDeviceError: no such device, or one that the backend does not run on.
+        UnsupportedDeviceError: no such device, one that the backend does not run on, or something it needs is missing.
     """
     chosen = DEFAULT_KERNELS if name is None else name
     if chosen not in KERNELS:
         raise UnknownKernelsError(f"kernels={name!r} is not known; the known ones are {', '.join(sorted(KERNELS))}")
-    entry = KERNELS[chosen]
-    return entry.make(check_device(device, entry.device_types))
+    return KERNELS[chosen].make(kernels_device(chosen, device))
+
+
+def kernels_device(name: str, device: str | torch.device) -> torch.device:
+    """The device that a name of a device means for the backend of this name. Raises UnsupportedDeviceError as
+    `select_kernels` does."""
+    checked = check_device(device, KERNELS[name].device_types)
+    reason = why_unavailable(name, checked)
+    if reason is not None:
+        raise UnsupportedDeviceError(f"kernels={name!r} cannot run on device={str(checked)!r}: {reason}")
+    return checked
 
 
 def check_device(device: str | torch.device, device_types: Sequence[str] = DEVICE_TYPES) -> torch.device:

@@ -172,6 +172,24 @@ class Kernels(Protocol):
         passes through. cos, sin [T, R/2], fp32 (Su et al. 2021, section 3.4)."""
         ...
 
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual) of [T, W]; a fused kernel norms the sum before it is rounded."""
+        ...
+
+    def rotary_store(
+        self,
+        qkv: Tensor,
+        num_kv_heads: int,
+        cos: Tensor,
+        sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        """Rotate the query and key heads of qkv [T, Hq + 2 Hk, D], write keys and values to `slots`, and return the
+        rotated queries [T, Hq, D]: `rotary` and `store_kv` at once. Mutates both caches."""
+        ...
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """gate_up [T, 2I] -> silu(first half) * second half: [T, I]."""
         ...

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from . import unfused
 from .interface import AttentionMetadata, LinearWeight
 
 
@@ -91,6 +92,21 @@ class ReferenceKernels:
         cos, sin = cos.float()[:, None, :], sin.float()[:, None, :]
         rotated = torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
         return rotated.to(x.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return unfused.add_rms_norm(self, x, residual, weight, eps)
+
+    def rotary_store(
+        self,
+        qkv: Tensor,
+        num_kv_heads: int,
+        cos: Tensor,
+        sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        return unfused.rotary_store(self, qkv, num_kv_heads, cos, sin, key_cache, value_cache, slots)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.float().chunk(2, dim=-1)

@@ -30,6 +30,7 @@ _SWITCHES = (
 )
 BATCHING = ("continuous", "prefill-first", "request-level")
 RESERVE = ("estimate", "max", "none")
+DTYPES = ("auto", "float32", "float16", "bfloat16")
 DEFAULT_KV_CACHE_MEMORY = 2 * GIB
 
 
@@ -75,12 +76,14 @@ def default_num_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def kv_cache_memory_from_env() -> int | None:
+    """RAMET_KV_CACHE_MEMORY in bytes, or None."""
+    return _env_int("RAMET_KV_CACHE_MEMORY")
+
+
 def default_kv_cache_memory() -> int:
     """RAMET_KV_CACHE_MEMORY in bytes, or 2 GiB but at most a quarter of the machine's memory."""
-    value = _env_int("RAMET_KV_CACHE_MEMORY")
-    if value is not None:
-        return value
-    return min(DEFAULT_KV_CACHE_MEMORY, _physical_memory() // 4)
+    return kv_cache_memory_from_env() or min(DEFAULT_KV_CACHE_MEMORY, _physical_memory() // 4)
 
 
 def _physical_memory() -> int:
@@ -107,7 +110,11 @@ class EngineConfig:
         max_model_len: longest context in tokens; None takes the model's own limit.
         block_size: token slots in a block.
         num_blocks: blocks in the pool; None sizes the pool from kv_cache_memory.
-        kv_cache_memory: bytes for the pool when num_blocks is None. Pages are touched only as blocks are used.
+        kv_cache_memory: bytes for the pool when num_blocks is None. On a CPU pages are touched only as blocks are used.
+        gpu_memory_utilization: fraction of a GPU's memory that weights, activations, graphs and the pool may take, when
+            neither num_blocks nor kv_cache_memory says how large the pool is; what others use counts too.
+        dtype: of weights, hidden states and the KV cache on a GPU; "auto" is bfloat16 there. The CPU's kernels have
+            their own and take only "auto".
         max_num_batched_tokens: most tokens computed in one step.
         max_num_seqs: most sequences in one step.
         max_num_logit_rows: most rows of logits in one step; bounds the memory that prompt logprobs take.
@@ -124,7 +131,8 @@ class EngineConfig:
             on a device that computes by itself, and not on a CPU.
         jump_forward: append the tokens that a grammar forces without sampling them; their keys and values are computed
             together with those of the next token that is chosen. Off, each takes a step of its own.
-        captured_batch_sizes: decoding batches are padded up to the next of these sizes; empty pads nothing.
+        captured_batch_sizes: decoding batches are padded up to the next of these sizes, for each of which a GPU has a
+            graph; empty pads nothing. None: a row of sizes up to max_num_seqs on a GPU, none elsewhere.
         enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
         eviction_policy: which unlocked blocks go first (see radix/eviction). With "steps-to-execution" it is those that
             ended programs have left, then the least recently used, then those that are known to be used latest.
@@ -139,6 +147,8 @@ class EngineConfig:
     block_size: int = 16
     num_blocks: int | None = None
     kv_cache_memory: int | None = None
+    gpu_memory_utilization: float = 0.9
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 256
     max_num_logit_rows: int = 512
@@ -150,7 +160,7 @@ class EngineConfig:
     schedule_conservativeness: float = 1.0
     overlap_schedule: bool | None = None
     jump_forward: bool = True
-    captured_batch_sizes: tuple[int, ...] = ()
+    captured_batch_sizes: tuple[int, ...] | None = None
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
     keep_open_programs: bool = False
@@ -188,11 +198,11 @@ class EngineConfig:
             raise InvalidConfigError(
                 f"overlap_schedule={self.overlap_schedule!r} must be True, False or None (automatic)"
             )
-        if not isinstance(self.captured_batch_sizes, tuple | list):
-            raise InvalidConfigError(f"captured_batch_sizes={self.captured_batch_sizes!r} must be a tuple of sizes")
-        for size in self.captured_batch_sizes:
-            self._check_positive("captured_batch_sizes", size)
-        object.__setattr__(self, "captured_batch_sizes", tuple(sorted(set(self.captured_batch_sizes))))
+        self._check_captured_batch_sizes()
+        self._check_name("dtype", self.dtype, DTYPES)
+        fraction = self.gpu_memory_utilization
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0.0 < fraction <= 1.0:
+            raise InvalidConfigError(f"gpu_memory_utilization={fraction!r} must lie in (0, 1]")
         self._check_name("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         self._check_name("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
 
@@ -205,6 +215,15 @@ class EngineConfig:
     def is_program_aware(self) -> bool:
         """Whether the engine keeps track of programs; if not, there is no use in telling it of them."""
         return self.keeps_program_prefixes or self.schedule_policy == LeastAttainedService.name
+
+    def _check_captured_batch_sizes(self) -> None:
+        if self.captured_batch_sizes is None:
+            return
+        if not isinstance(self.captured_batch_sizes, tuple | list):
+            raise InvalidConfigError(f"captured_batch_sizes={self.captured_batch_sizes!r} must be a tuple of sizes")
+        for size in self.captured_batch_sizes:
+            self._check_positive("captured_batch_sizes", size)
+        object.__setattr__(self, "captured_batch_sizes", tuple(sorted(set(self.captured_batch_sizes))))
 
     @staticmethod
     def _check_name(name: str, value: str, known: Collection[str]) -> None:

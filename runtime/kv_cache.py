@@ -22,6 +22,7 @@ class KVCache:
         has_padding_block: hold one block more, which belongs to no pool, for what rows of padding write.
 
     Attributes:
+        num_physical_blocks: all there are, one for padding included.
         layers: one (key, value) pair a layer, in the layout of the kernels that made it.
     """
 
@@ -43,23 +44,23 @@ class KVCache:
         self._kernels = kernels
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._num_physical_blocks = num_blocks + has_padding_block
+        self.num_physical_blocks = num_blocks + has_padding_block
         self.layers: list[tuple[Tensor, Tensor]] = [
-            kernels.new_kv_cache(self._num_physical_blocks, block_size, config.num_kv_heads, config.head_dim)
+            kernels.new_kv_cache(self.num_physical_blocks, block_size, config.num_kv_heads, config.head_dim)
             for _ in range(config.num_layers)
         ]
 
     @property
     def padding_block_id(self) -> int:
         """The block for rows of padding: the one behind those of the pool."""
-        assert self._num_physical_blocks > self.num_blocks
+        assert self.num_physical_blocks > self.num_blocks
         return self.num_blocks
 
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block over all layers, keys and values."""
         num_bytes = sum(cache.numel() * cache.element_size() for layer in self.layers for cache in layer)
-        return num_bytes // self._num_physical_blocks
+        return num_bytes // self.num_physical_blocks
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Copy blocks in every layer; all reads happen before any write, so a source may be a destination too.

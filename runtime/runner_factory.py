@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from ..kernels.dispatch import KERNELS, check_device, select_kernels
+from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, kernels_device, select_kernels
 from .errors import InvalidConfigError
 from .runner import ModelRunner
 from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
@@ -25,11 +25,14 @@ logger = logging.getLogger(__name__)
 
 def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     """A ModelRunner over a backend of `kernels/dispatch.py`."""
-    kernels = select_kernels(spec.device, kernels_name)
+    try:
+        kernels = select_kernels(spec.device, kernels_name)
+    except UnsupportedDeviceError as error:
+        raise RunnerUnavailableError(str(error)) from error
     model = load_model(spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress)
     num_blocks = kv_cache_blocks(spec.config, model.config)
     try:
-        runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size, spec.config.captured_batch_sizes)
+        runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size, spec.config.captured_batch_sizes or ())
     except (OSError, OverflowError, MemoryError) as error:
         raise kv_cache_too_large(num_blocks) from error
     return LoadedRunner(
@@ -69,15 +72,26 @@ def _native_runner(spec: RunnerSpec) -> LoadedRunner:
     return load_native_runner(spec)
 
 
+def _gpu_runner(spec: RunnerSpec) -> LoadedRunner:
+    try:
+        kernels_device("triton", spec.device)  # before Triton is imported, which may not be there
+    except UnsupportedDeviceError as error:
+        raise RunnerUnavailableError(str(error)) from error
+    from .gpu.loading import load_gpu_runner
+
+    return load_gpu_runner(spec)
+
+
 RUNNERS: dict[str, RunnerKind] = {
     "cpu": RunnerKind(_native_runner, ("cpu",)),
     "torch": _over_kernels("torch"),
     "torch_int8": _over_kernels("torch_int8", _is_int8_fast),
     "reference": _over_kernels("reference"),
+    "triton": RunnerKind(_gpu_runner, KERNELS["triton"].device_types),
 }
 PREFERRED: dict[str, tuple[str, ...]] = {
     "cpu": ("cpu", "torch_int8", "torch"),
-    "cuda": ("torch",),
+    "cuda": ("triton", "torch"),
 }
 """By device type, the fastest first; the last one runs everywhere."""
 
@@ -126,5 +140,9 @@ def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     OpenMP gives each thread that uses it workers of its own, and a forked process inherits the record of them without
     the workers: were the record the caller's, an LLM made in the child would wait for them for ever.
     """
+    if spec.config.dtype != "auto" and kernels_name != "triton":
+        raise InvalidConfigError(
+            f"dtype={spec.config.dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: leave dtype out"
+        )
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ramet-load") as pool:
         return pool.submit(RUNNERS[kernels_name].load, spec).result()

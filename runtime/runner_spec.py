@@ -71,5 +71,6 @@ def kv_cache_blocks(config: EngineConfig, model_config: ModelConfig, dtype: torc
 def kv_cache_too_large(num_blocks: int) -> InvalidConfigError:
     """The error for a KV cache that the system refuses to reserve."""
     return InvalidConfigError(
-        f"a KV cache of {num_blocks} blocks does not fit in memory: lower num_blocks or kv_cache_memory"
+        f"a KV cache of {num_blocks} blocks does not fit in memory: lower num_blocks or kv_cache_memory (on "
+        "a GPU also gpu_memory_utilization)"
     )

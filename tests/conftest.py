@@ -15,6 +15,8 @@ from ramet.kernels.cpu.errors import CompilerNotFoundError
 from ramet.kernels.cpu.library import declare
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Triton reads it when a kernel is decorated, so it must be set before any of them is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .. import unfused
 from ..interface import AttentionMetadata, LinearWeight
 from . import attention, kv_storage, linear, pointwise
 
@@ -66,6 +67,21 @@ class TorchKernels:
 
     def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return pointwise.rotary(x, cos, sin)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return unfused.add_rms_norm(self, x, residual, weight, eps)
+
+    def rotary_store(
+        self,
+        qkv: Tensor,
+        num_kv_heads: int,
+        cos: Tensor,
+        sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        return unfused.rotary_store(self, qkv, num_kv_heads, cos, sin, key_cache, value_cache, slots)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return pointwise.silu_mul(gate_up)

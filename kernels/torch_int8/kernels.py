@@ -29,6 +29,8 @@ class TorchInt8Kernels:
         self.rms_norm = fp32.rms_norm
         self.layer_norm = fp32.layer_norm
         self.rotary = fp32.rotary
+        self.add_rms_norm = fp32.add_rms_norm
+        self.rotary_store = fp32.rotary_store
         self.silu_mul = fp32.silu_mul
 
     def prepare_weight(self, weight: Tensor) -> Int8Weight:

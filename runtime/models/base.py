@@ -106,3 +106,8 @@ class Model(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """Rows of hidden states [R, W] to fp32 logits [R, vocab_size]. Costs one pass over the vocabulary matrix."""
         ...
+
+    def prepare_positions(self, context_len: int) -> None:
+        """Compute now what depends on positions below `context_len` (rotary tables), so that `forward` allocates
+        nothing for it and finds it where it was. Costs memory in proportion to the length."""
+        ...

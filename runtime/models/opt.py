@@ -151,6 +151,9 @@ class OPTForCausalLM:
             hidden = self._norm(hidden, self.final_norm)
         return hidden if self.project_out is None else kernels.linear(hidden, self.project_out)
 
+    def prepare_positions(self, context_len: int) -> None:
+        """Positions are learned: they are all there."""
+
     def logits(self, hidden: Tensor) -> Tensor:
         return self._kernels.linear(hidden, self.lm_head).float()
 

@@ -6,7 +6,8 @@
         hidden += down(silu(gate) * up)                                    on rms_norm(hidden)
     hidden = rms_norm(hidden)
 
-Query, key and value come from one matrix, gate and up from another, so a layer is four matrix products.
+Query, key and value come from one matrix, gate and up from another, so a layer is four matrix products. Each addition
+is done together with the norm that follows it, and rotation together with the store: two passes of memory less each.
 """
 
 from __future__ import annotations
@@ -74,13 +75,18 @@ class RotaryDecoder:
         kernels, eps = self._kernels, self.config.norm_eps
         cos, sin = self._rope.at(batch.positions, max(batch.attention.context_lens))
         hidden = kernels.embedding(batch.token_ids, self.embedding)
-        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
-            normed = kernels.rms_norm(hidden, layer.input_norm, eps)
-            hidden = hidden + self._attend(layer, normed, cos, sin, batch, kv_cache)
-            normed = kernels.rms_norm(hidden, layer.post_attention_norm, eps)
+        normed = kernels.rms_norm(hidden, self.layers[0].input_norm, eps)
+        next_norms = [*(layer.input_norm for layer in self.layers[1:]), self.final_norm]
+        for layer, next_norm, kv_cache in zip(self.layers, next_norms, kv_caches, strict=True):
+            mixed = self._attend(layer, normed, cos, sin, batch, kv_cache)
+            normed, hidden = kernels.add_rms_norm(mixed, hidden, layer.post_attention_norm, eps)
             gated = kernels.silu_mul(kernels.linear(normed, layer.gate_up_weight, layer.gate_up_bias))
-            hidden = hidden + kernels.linear(gated, layer.down_weight, layer.down_bias)
-        return kernels.rms_norm(hidden, self.final_norm, eps)
+            fed = kernels.linear(gated, layer.down_weight, layer.down_bias)
+            normed, hidden = kernels.add_rms_norm(fed, hidden, next_norm, eps)
+        return normed
+
+    def prepare_positions(self, context_len: int) -> None:
+        self._rope.table(context_len)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._kernels.linear(hidden, self.lm_head).float()
@@ -98,16 +104,15 @@ class RotaryDecoder:
         num_tokens, num_heads, num_kv_heads = normed.shape[0], config.num_heads, config.num_kv_heads
         qkv = kernels.linear(normed, layer.qkv_weight, layer.qkv_bias)
         heads = qkv.reshape(num_tokens, num_heads + 2 * num_kv_heads, config.head_dim)
-        query_key, value = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
-        if layer.query_norm is None or layer.key_norm is None:
-            rotated = kernels.rotary(query_key, cos, sin)
-            query, key = rotated[:, :num_heads], rotated[:, num_heads:]
-        else:
-            query = kernels.rms_norm(query_key[:, :num_heads], layer.query_norm, config.norm_eps)
-            key = kernels.rms_norm(query_key[:, num_heads:], layer.key_norm, config.norm_eps)
-            query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
         key_cache, value_cache = kv_cache
-        kernels.store_kv(key, value, key_cache, value_cache, batch.attention.slots)
+        slots = batch.attention.slots
+        if layer.query_norm is None or layer.key_norm is None:
+            query = kernels.rotary_store(heads, num_kv_heads, cos, sin, key_cache, value_cache, slots)
+        else:
+            query, key = heads[:, :num_heads], heads[:, num_heads:-num_kv_heads]
+            query = kernels.rotary(kernels.rms_norm(query, layer.query_norm, config.norm_eps), cos, sin)
+            key = kernels.rotary(kernels.rms_norm(key, layer.key_norm, config.norm_eps), cos, sin)
+            kernels.store_kv(key, heads[:, -num_kv_heads:], key_cache, value_cache, slots)
         mixed = kernels.attention(query, key_cache, value_cache, batch.attention, self._scale, layer.sliding_window)
         return kernels.linear(
             mixed.reshape(num_tokens, num_heads * config.head_dim), layer.output_weight, layer.output_bias

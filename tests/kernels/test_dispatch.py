@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 
-from ramet.kernels.dispatch import KERNELS, UnknownKernelsError, UnsupportedDeviceError, select_kernels
+from ramet.kernels.dispatch import (
+    KERNELS,
+    UnknownKernelsError,
+    UnsupportedDeviceError,
+    select_kernels,
+    why_unavailable,
+)
+
+RUNNABLE = {name for name in KERNELS if why_unavailable(name, torch.device("cpu")) is None}
+"""All backends; without Triton, all but that one."""
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS))
+@pytest.mark.parametrize("name", sorted(RUNNABLE))
 def test_each_backend_is_found_by_its_own_name(name: str) -> None:
     kernels = select_kernels("cpu", name)
     assert kernels.name == name
@@ -48,3 +59,38 @@ def test_a_backend_for_cpus_is_refused_elsewhere_and_auto_finds_the_cpu(monkeypa
 def test_other_devices_are_refused(device: str) -> None:
     with pytest.raises(UnsupportedDeviceError, match="use"):
         select_kernels(device)
+
+
+def test_triton_on_a_cpu_needs_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(
+        UnsupportedDeviceError, match=r"kernels='triton' cannot run on device='cpu'.*TRITON_INTERPRET=1"
+    ):
+        select_kernels("cpu", "triton")
+
+
+def test_without_triton_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedDeviceError, match=r'Triton is not installed; pip install "ramet\[gpu\]"'):
+        select_kernels("cpu", "triton")
+
+
+@pytest.mark.parametrize(("capability", "is_fine"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_cards_that_are_too_old_are_refused(
+    capability: tuple[int, int], is_fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old Card")
+    reason = why_unavailable("triton", torch.device("cuda"))
+    assert is_fine == (reason is None)
+    assert is_fine or "Old Card has compute capability 7.5, the kernels need 8.0" in str(reason)
+
+
+def test_the_interpreter_is_not_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert "unset it" in str(why_unavailable("triton", torch.device("cuda")))

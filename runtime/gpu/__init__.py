@@ -1,0 +1,1 @@
+"""The runner for GPUs: weights, steps, graphs and sampling over the Triton kernels."""

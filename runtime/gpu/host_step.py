@@ -1,0 +1,66 @@
+"""HostStep: all that a step needs, on the host. Made while another step may be running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...kernels.attention_plan import build_attention_metadata
+from ...kernels.interface import AttentionMetadata
+from ...kernels.triton.kernels import TritonKernels
+from ...kernels.triton.plan import AttentionPlan
+from ...kernels.triton.shared_runs import HeadShape
+from ...radix.block_table import BlockCopy
+from ..batch import FlatBatch
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step before it is on the device.
+
+    Attributes:
+        token_ids, positions, slots: int64 [T].
+        logit_rows: int64 [R], the rows whose logits are wanted.
+        metadata: of attention; its slots stay on the host.
+        plan: of attention.
+        is_decode: every sequence has one row, so a captured step of T rows can compute it.
+    """
+
+    block_copies: list[BlockCopy]
+    token_ids: Ints
+    positions: Ints
+    slots: Ints
+    logit_rows: Ints
+    metadata: AttentionMetadata
+    plan: AttentionPlan
+    is_decode: bool
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def wants_first_rows(self) -> bool:
+        """Whether the wanted rows are the first ones, in order."""
+        return np.array_equal(self.logit_rows, np.arange(len(self.logit_rows)))
+
+
+def host_step(
+    flat: FlatBatch, block_copies: list[BlockCopy], kernels: TritonKernels, shape: HeadShape, block_size: int
+) -> HostStep:
+    """Plan a step. Mutates nothing; costs a millisecond or so for 64 sequences of 4,096 tokens."""
+    metadata = build_attention_metadata(flat.block_tables, flat.query_starts, flat.context_lens, block_size)
+    return HostStep(
+        block_copies=block_copies,
+        token_ids=np.array(flat.token_ids, dtype=np.int64),
+        positions=np.array(flat.positions, dtype=np.int64),
+        slots=metadata.slots.numpy(),
+        logit_rows=np.array(flat.logit_rows, dtype=np.int64),
+        metadata=metadata,
+        plan=kernels.plan(metadata, shape),
+        is_decode=len(flat.token_ids) == len(flat.block_tables),
+    )

@@ -1,0 +1,101 @@
+"""TritonSampler gives what NumpySampler gives: tokens, logprobs and errors, whatever the rows want."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramet.runtime.gpu.sampler import TritonSampler
+from ramet.runtime.gpu.upload import upload
+from ramet.runtime.sampler import SamplingRow
+from ramet.runtime.sampler_numpy import NumpySampler
+from ramet.sampling_params import SamplingParams
+
+CPU = torch.device("cpu")
+VOCAB_SIZE = 70
+
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.7, 1.0, 2.0]),
+    top_k=st.sampled_from([-1, 0, 1, 5, 1000]),
+    top_p=st.sampled_from([0.3111, 0.9113, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05]),
+    logit_bias=st.sampled_from([None, {3: 4.0, 60: -100.0}]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.7]),
+    frequency_penalty=st.sampled_from([0.0, -0.4]),
+    logprobs=st.sampled_from([None, 0, 4]),
+)
+TOKENS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=9)
+
+
+@st.composite
+def sampling_rows(draw: st.DrawFn) -> SamplingRow:
+    token_ids = draw(TOKENS)
+    allowed = None
+    kind = draw(st.sampled_from(["all", "all", "flags", "words"]))
+    if kind != "all":
+        flags = np.random.default_rng(draw(st.integers(0, 9))).random(96) < 0.6
+        flags[[1, 2]] = True
+        allowed = torch.from_numpy(
+            flags[:VOCAB_SIZE] if kind == "flags" else np.packbits(flags, bitorder="little").view(np.int32)
+        )
+    return SamplingRow(
+        params=draw(PARAMS),
+        seed=draw(st.sampled_from([0, 7, (1 << 64) - 1])),
+        sample_idx=draw(st.integers(0, 3)),
+        token_ids=token_ids,
+        num_prompt_tokens=draw(st.integers(1, len(token_ids))),
+        banned_token_ids=frozenset(draw(st.sampled_from([(), (0, 5), (7, VOCAB_SIZE + 3)]))),
+        allowed=allowed,
+    )
+
+
+@settings(max_examples=25)
+@given(st.lists(sampling_rows(), min_size=1, max_size=5), st.integers(0, 99))
+def test_rows_get_what_the_definition_gives_them(rows: list[SamplingRow], seed: int) -> None:
+    logits = torch.randn((len(rows), VOCAB_SIZE), generator=torch.Generator().manual_seed(seed)) * 3
+    untouched = logits.clone()
+    assert TritonSampler(CPU).sample(logits, rows) == NumpySampler().sample(logits, rows)
+    assert torch.equal(logits, untouched)
+
+
+def greedy(**fields: object) -> SamplingRow:
+    return SamplingRow(SamplingParams(temperature=0.0), 0, 0, [1, 2], 2, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # the interpreter is numpy, which warns
+def test_rows_that_cannot_be_sampled_say_why_and_leave_the_others_alone() -> None:
+    logits = torch.randn(5, 40)
+    logits[0, 3], logits[1, 5] = float("nan"), float("inf")
+    logits[3, 2] = 3e38
+    rows = [
+        greedy(),
+        greedy(),
+        greedy(allowed=torch.zeros(40, dtype=torch.bool)),
+        SamplingRow(SamplingParams(temperature=0.0, repetition_penalty=0.5), 0, 0, [2], 1),
+        greedy(),
+    ]
+    results = TritonSampler(CPU).sample(logits, rows)
+    assert results == NumpySampler().sample(logits, rows)
+    assert [result.error is None for result in results] == [False, False, False, False, True]
+
+
+def test_logprobs_are_those_of_the_definition() -> None:
+    logits = torch.randn(3, 40)
+    assert TritonSampler(CPU).logprobs(logits, [1, 2, 39], 3) == NumpySampler().logprobs(logits, [1, 2, 39], 3)
+    named = ([0, 0, 2], [5, 6, 39])
+    assert TritonSampler(CPU).token_logprobs(logits, *named) == NumpySampler().token_logprobs(logits, *named)
+
+
+@pytest.mark.parametrize("shapes", [[(0,), (3,)], [(5,), (2, 3), (1,)]])
+def test_an_upload_brings_every_array_as_it_was(shapes: list[tuple[int, ...]]) -> None:
+    dtypes = [np.int32, np.int64, np.float64]
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 99, shape).astype(dtype) for shape, dtype in zip(shapes, dtypes, strict=False)]
+    for tensor, array in zip(upload(arrays, CPU), arrays, strict=True):
+        assert tensor.numpy().dtype == array.dtype
+        assert np.array_equal(tensor.numpy(), array)
