@@ -15,8 +15,10 @@ _SMALLEST_SCALE = 1e-30
 
 
 class Int4Scheme:
-    """A quarter of the memory of bf16, and a sixteenth for scales and zeros. Rounds to nearest: a model that was
-    calibrated (GPTQ, AWQ) says more of what the original would."""
+    """A quarter of the memory of bf16, and a tenth of that for scales and zeros of groups of 128.
+
+    Rounds to the nearest level: large models bear it, small ones do not (SmolLM2 135M chooses another token at three
+    of ten positions). A checkpoint that was calibrated (GPTQ, AWQ) is better."""
 
     name = "int4"
     bits = 4
