@@ -7,9 +7,10 @@
     |                    |
     +--------------------+
 
-A program owns BLOCK_M x BLOCK_N sums and walks along the inputs. Levels (code - zero) are integers of at most 9 bits,
-exact in every dtype that is multiplied; the scale of a group is applied to the sums of its products, in fp32. So no
-weight is ever rounded. A tile lies within one group, and groups divide K: no mask along the inputs.
+A program owns BLOCK_M x BLOCK_N sums and walks along the inputs. Programs of the same outputs follow one another, so
+that their weights come from the cache. Levels (code - zero) are integers up to 256, exact in every dtype that is
+multiplied; the scale of a group is applied to the sums of its products, in fp32. So no weight is ever rounded. A tile
+lies within one group, and groups divide K: no mask along the inputs.
 
 Bound by memory for few rows: K * N * bits / 8 bytes, which is the point. With many rows the matrix unit decides, and a
 plain product is faster (`MAX_ROWS`): then the weight is dequantised first, by `dequantize`.
@@ -26,10 +27,11 @@ from ..quantized import product
 from ..quantized.matrix import BLOCK_LEN, QuantizedMatrix
 from .launch import IS_INTERPRETED, KernelCall, dot_dtype, next_power_of_2, with_packed_rows
 
-MAX_ROWS = 64
-"""Rows up to which weights are widened in the product. An estimate: a plain product needs some 64 rows for each byte
-it reads before the matrix unit limits it, and dequantising costs 3 bytes a weight (2.5 with 4 bits)."""
+MAX_ROWS = 256
+"""Rows up to which weights are widened in the product. An estimate from bytes, to be measured: dequantising first costs
+a step 5 bytes a weight (4.5 with 4 bits), whatever the rows; widening costs what is stored, and a slower product."""
 
+_MAX_BLOCK_M = 64
 _MAX_BLOCK_K = 128
 _BLOCK_N, _NARROW_BLOCK_N, _NARROW_OUTPUTS = 32, 16, 4096
 """Outputs of a program; fewer where a matrix has few, so that there are programs for all multiprocessors."""
@@ -59,8 +61,8 @@ def quantized_linear_kernel(
     BLOCK_K: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_column, is_row = column < NUM_OUTPUTS, row < num_rows
     lines = x + row.to(tl.int64)[:, None] * row_stride
     levels_start = codes + column.to(tl.int64)[:, None] * (NUM_INPUTS * BITS // 8)
@@ -134,13 +136,13 @@ def quantized_linear(x: Tensor, weight: QuantizedMatrix, bias: Tensor | None) ->
 def quantized_linear_call(x: Tensor, weight: QuantizedMatrix, bias: Tensor | None, output: Tensor) -> KernelCall:
     """Writes `output` [T, N]."""
     num_rows, (num_outputs, num_inputs) = x.shape[0], weight.shape
-    block_m = max(16, next_power_of_2(num_rows) if IS_INTERPRETED else min(MAX_ROWS, next_power_of_2(num_rows)))
+    block_m = max(16, next_power_of_2(num_rows) if IS_INTERPRETED else min(_MAX_BLOCK_M, next_power_of_2(num_rows)))
     block_n = _BLOCK_N if num_outputs > _NARROW_OUTPUTS else _NARROW_BLOCK_N
     if IS_INTERPRETED:
         block_n = min(_INTERPRETED_BLOCK_N, next_power_of_2(num_outputs))
     return KernelCall(
         quantized_linear_kernel,
-        (triton.cdiv(num_outputs, block_n), triton.cdiv(num_rows, block_m)),
+        (triton.cdiv(num_rows, block_m), triton.cdiv(num_outputs, block_n)),
         (x, weight.codes, weight.scales, weight.zeros, bias, output, num_rows, x.stride(0)),
         {
             "NUM_OUTPUTS": num_outputs,

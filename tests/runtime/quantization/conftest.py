@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -104,6 +105,15 @@ def save_packed(tiny: Any, packing: Packing, directory: Path) -> tuple[Path, Pat
         (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
         save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path / "model.safetensors")
     return paths
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices take longer to hand to a second thread than to compute."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")
