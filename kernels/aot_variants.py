@@ -14,7 +14,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from .quantized.matrix import QuantizedMatrix
 from .triton import argmax, attention, kv_cache, logits_edit, logits_mask, merge, norm, rotary, sampling, silu_mul
+from .triton import quantized_linear as quantized
 from .triton.launch import KernelCall
 from .triton.plan import ITEM_WIDTH
 from .triton.plan_buffers import LoadedPlan
@@ -132,6 +134,27 @@ def _silu_mul(is_hip: bool) -> KernelCall:
     return silu_mul.silu_mul_call(_empty(NUM_ROWS, 2 * 14_336), _empty(NUM_ROWS, 14_336))
 
 
+def _quantized(bits: int) -> QuantizedMatrix:
+    """Llama's matrix down: 4 bits as in a checkpoint of GPTQ, 8 as they are rounded while a model is loaded."""
+    num_inputs = 14_336
+    num_groups = num_inputs // 128 if bits == 4 else 1
+    codes = _empty(HIDDEN_SIZE, num_inputs * bits // 8, dtype=torch.uint8 if bits == 4 else torch.int8)
+    zeros = _empty(HIDDEN_SIZE, num_groups, dtype=torch.int16) if bits == 4 else None
+    return QuantizedMatrix(bits, num_inputs // num_groups, codes, _fp32(HIDDEN_SIZE, num_groups), zeros)
+
+
+def _quantized_linear(bits: int, num_rows: int, is_hip: bool) -> KernelCall:
+    weight = _quantized(bits)
+    return quantized.quantized_linear_call(
+        _empty(num_rows, weight.shape[1]), weight, None, _empty(num_rows, HIDDEN_SIZE)
+    )
+
+
+def _dequantize(bits: int, is_hip: bool) -> KernelCall:
+    weight = _quantized(bits)
+    return quantized.dequantize_call(weight, _empty(*weight.shape))
+
+
 def _logits() -> Tensor:
     return _fp32(NUM_ROWS, VOCAB_SIZE)
 
@@ -185,6 +208,12 @@ VARIANTS: dict[str, Variant] = {
     "attention_smollm_16": _attends(SMOLLM, 0),
     "attention_smollm_64_fp32": replace(_attends(SMOLLM, 1, "sm_90", kv_dtype=torch.float32), has_products=False),
     "attention_smollm_128": _attends(SMOLLM, 2, "sm_90"),
+    "quantized_linear_int4_64": Variant(partial(_quantized_linear, 4, 64), has_products=True),
+    "quantized_linear_int4_16": Variant(partial(_quantized_linear, 4, 16), has_products=True),
+    "quantized_linear_int8_64": Variant(partial(_quantized_linear, 8, 64), has_products=True),
+    "quantized_linear_int8_16": Variant(partial(_quantized_linear, 8, 16), has_products=True),
+    "dequantize_int4": Variant(partial(_dequantize, 4)),
+    "dequantize_int8": Variant(partial(_dequantize, 8)),
     "merge": Variant(_merge),
     "sample": Variant(_sample),
     "argmax": Variant(_argmax),

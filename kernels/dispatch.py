@@ -44,17 +44,24 @@ def _triton(device: torch.device) -> Kernels:
 
 @dataclass(frozen=True, slots=True)
 class KernelsEntry:
-    """An entry of KERNELS: how the backend is made, and the device types it runs on."""
+    """An entry of KERNELS.
+
+    Attributes:
+        make: builds the backend.
+        device_types: what it runs on.
+        takes_quantized: `linear` also takes a `QuantizedMatrix`.
+    """
 
     make: Callable[[torch.device], Kernels]
     device_types: tuple[str, ...]
+    takes_quantized: bool = True
 
 
 DEVICE_TYPES = ("cpu", "cuda")
 KERNELS: dict[str, KernelsEntry] = {
     "reference": KernelsEntry(_reference, DEVICE_TYPES),
     "torch": KernelsEntry(_torch, DEVICE_TYPES),
-    "torch_int8": KernelsEntry(_torch_int8, ("cpu",)),
+    "torch_int8": KernelsEntry(_torch_int8, ("cpu",), takes_quantized=False),
     "triton": KernelsEntry(_triton, DEVICE_TYPES),
 }
 DEFAULT_KERNELS = "torch"

@@ -85,7 +85,8 @@ class AttentionMetadata:
 class LinearWeight(Protocol):
     """A matrix [N, K] in the form that `linear` and `embedding` of one backend read; made by its `prepare_weight`.
 
-    A plain Tensor is one. Only the backend looks inside."""
+    A plain Tensor is one; so is a `quantized.matrix.QuantizedMatrix`, for `linear` of those backends that take it
+    (`dispatch.KernelsEntry`). Only the backend looks inside."""
 
     @property
     def shape(self) -> torch.Size: ...

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import unfused
 from .interface import AttentionMetadata, LinearWeight
+from .quantized.matrix import QuantizedMatrix
 
 
 class ReferenceKernels:
@@ -67,6 +68,8 @@ class ReferenceKernels:
         return weight
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, QuantizedMatrix):
+            weight = weight.dequantize(torch.float32)
         assert isinstance(weight, Tensor)
         y = x.float() @ weight.float().t()
         return (y if bias is None else y + bias.float()).to(x.dtype)

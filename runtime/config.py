@@ -19,6 +19,7 @@ from ..radix.eviction.steps import StepsToExecutionPolicy
 from .errors import InvalidConfigError
 from .policies.program import LeastAttainedService
 from .policies.registry import SCHEDULE_POLICIES
+from .quantization.registry import SCHEMES
 
 GIB = 1 << 30
 _SWITCHES = (
@@ -115,6 +116,8 @@ class EngineConfig:
             neither num_blocks nor kv_cache_memory says how large the pool is; what others use counts too.
         dtype: of weights, hidden states and the KV cache on a GPU; "auto" is bfloat16 there. The CPU's kernels have
             their own and take only "auto".
+        quantization: how linear layers are rounded while the model is loaded: "int8", "int4", or None, as they are in
+            the checkpoint. For kernels "triton" and "torch" (see runtime/quantization).
         max_num_batched_tokens: most tokens computed in one step.
         max_num_seqs: most sequences in one step.
         max_num_logit_rows: most rows of logits in one step; bounds the memory that prompt logprobs take.
@@ -149,6 +152,7 @@ class EngineConfig:
     kv_cache_memory: int | None = None
     gpu_memory_utilization: float = 0.9
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    quantization: str | None = None
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 256
     max_num_logit_rows: int = 512
@@ -200,6 +204,8 @@ class EngineConfig:
             )
         self._check_captured_batch_sizes()
         self._check_name("dtype", self.dtype, DTYPES)
+        if self.quantization is not None:
+            self._check_name("quantization", self.quantization, SCHEMES)
         fraction = self.gpu_memory_utilization
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0.0 < fraction <= 1.0:
             raise InvalidConfigError(f"gpu_memory_utilization={fraction!r} must lie in (0, 1]")

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, kernels_device, select_kernels
 from .errors import InvalidConfigError
+from .quantization.linear_reader import check_quantization
 from .runner import ModelRunner
 from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
 from .weights.load import load_model
@@ -29,7 +30,13 @@ def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
         kernels = select_kernels(spec.device, kernels_name)
     except UnsupportedDeviceError as error:
         raise RunnerUnavailableError(str(error)) from error
-    model = load_model(spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress)
+    model = load_model(
+        spec.checkpoint,
+        kernels,
+        max_model_len=spec.config.max_model_len,
+        on_progress=spec.on_progress,
+        quantization=spec.config.quantization,
+    )
     num_blocks = kv_cache_blocks(spec.config, model.config)
     try:
         runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size, spec.config.captured_batch_sizes or ())
@@ -144,5 +151,6 @@ def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
         raise InvalidConfigError(
             f"dtype={spec.config.dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: leave dtype out"
         )
+    check_quantization(kernels_name, spec.config.quantization)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ramet-load") as pool:
         return pool.submit(RUNNERS[kernels_name].load, spec).result()

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from .. import unfused
 from ..interface import AttentionMetadata, LinearWeight
+from ..quantized.matrix import QuantizedMatrix
+from ..quantized.product import quantized_linear
 from . import attention, kv_storage, linear, pointwise
 
 
@@ -52,6 +54,8 @@ class TorchKernels:
         return weight
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, QuantizedMatrix):
+            return quantized_linear(x, weight, bias, linear.linear)
         assert isinstance(weight, Tensor)
         return linear.linear(x, weight, bias)
 

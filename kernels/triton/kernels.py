@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..interface import AttentionMetadata, LinearWeight
-from . import attention, kv_cache, merge, norm, rotary, silu_mul
+from ..quantized.matrix import QuantizedMatrix
+from . import attention, kv_cache, merge, norm, quantized_linear, rotary, silu_mul
 from .availability import has_fp8
 from .launch import IS_INTERPRETED
 from .plan import AttentionPlan, PlanRules, plan_attention
@@ -230,6 +231,8 @@ class TritonKernels:
         return weight
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, QuantizedMatrix):
+            return quantized_linear.quantized_linear(x, weight, bias)
         assert isinstance(weight, Tensor)
         return F.linear(x, weight, bias)
 

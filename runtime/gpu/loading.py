@@ -93,11 +93,13 @@ def captured_sizes(config: EngineConfig, device: torch.device) -> tuple[int, ...
 
 def _load_weights(spec: RunnerSpec, kernels: TritonKernels, dtype: torch.dtype) -> Model:
     try:
-        return load_model(spec.checkpoint, kernels, dtype, spec.config.max_model_len, spec.on_progress)
+        return load_model(
+            spec.checkpoint, kernels, dtype, spec.config.max_model_len, spec.on_progress, spec.config.quantization
+        )
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(
             f"{spec.checkpoint.path}: the weights do not fit in the memory of {kernels.device} as {dtype}; take a "
-            "smaller model, a narrower dtype, or end other programs on this device"
+            "smaller model, a narrower dtype, quantization='int8' or 'int4', or end other programs on this device"
         ) from error
 
 

@@ -183,7 +183,7 @@ def _read_layer(config: OPTConfig, parameters: ParameterReader, kernels: Kernels
 
     def projection(names: list[str], rows: int, columns: int) -> Projection:
         shapes = [(rows, columns)] * len(names)
-        weight = kernels.prepare_weight(parameters.read_stacked([f"{prefix}{name}.weight" for name in names], shapes))
+        weight = parameters.read_linear(kernels, [f"{prefix}{name}.weight" for name in names], shapes)
         if not config.mlp_bias:
             return weight, None
         return weight, parameters.read_stacked([f"{prefix}{name}.bias" for name in names], [(rows,)] * len(names))

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...kernels.interface import Kernels, LinearWeight
 from .errors import ModelLoadError
 
 ProgressCallback = Callable[[int, int], None]
@@ -35,11 +36,23 @@ class TensorSource(Protocol):
         ...
 
 
+class LinearReader(Protocol):
+    """Reads matrices that only `linear` uses in a form of its own."""
+
+    def read(
+        self, parameters: ParameterReader, names: Sequence[str], shapes: Sequence[tuple[int, ...]]
+    ) -> LinearWeight | None:
+        """Matrices of these names and shapes, which were checked, stacked along the outputs; None leaves them to be
+        read plain. Raises ModelLoadError when they cannot be read."""
+        ...
+
+
 class ParameterReader:
     """Reads parameters one by one in the order a model asks for them.
 
     Args:
         on_progress: called with (tensors read, tensors in the checkpoint) after each tensor.
+        linear_reader: reads linear layers where they are not to be plain.
     """
 
     def __init__(
@@ -48,12 +61,14 @@ class ParameterReader:
         dtype: torch.dtype,
         device: torch.device,
         on_progress: ProgressCallback | None = None,
+        linear_reader: LinearReader | None = None,
     ) -> None:
         self.dtype = dtype
         self.device = device
         self._source = source
         self._names = frozenset(source.tensor_names())
         self._on_progress = on_progress
+        self._linear_reader = linear_reader
         self._num_read = 0
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -73,6 +88,14 @@ class ParameterReader:
             start += shape[0]
             self.advance()
         return stacked.to(self.device)
+
+    def read_linear(self, kernels: Kernels, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> LinearWeight:
+        """Matrices [outputs, inputs] that only `linear` uses, stacked along the outputs, in the form of `kernels` or
+        of the `linear_reader`. Raises ModelLoadError as `read` does."""
+        for name, shape in zip(names, shapes, strict=True):
+            self.check(name, shape)
+        weight = None if self._linear_reader is None else self._linear_reader.read(self, names, shapes)
+        return kernels.prepare_weight(self.read_stacked(names, shapes)) if weight is None else weight
 
     def finish(self) -> None:
         """Report completion; a checkpoint may hold tensors no model asks for."""

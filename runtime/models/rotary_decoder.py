@@ -130,7 +130,7 @@ def read_layer(config: ModelConfig, parameters: ParameterReader, kernels: Kernel
 
     def matrix(names: list[str], rows: list[int], columns: int) -> LinearWeight:
         shapes = [(num, columns) for num in rows]
-        return kernels.prepare_weight(parameters.read_stacked([f"{name}.weight" for name in names], shapes))
+        return parameters.read_linear(kernels, [f"{name}.weight" for name in names], shapes)
 
     def bias(is_present: bool, names: list[str], rows: list[int]) -> Tensor | None:
         if not is_present:

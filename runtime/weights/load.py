@@ -11,6 +11,7 @@ from ..models.errors import ModelLoadError
 from ..models.hf_config import HFConfig
 from ..models.parameters import ParameterReader, ProgressCallback
 from ..models.registry import find_architecture
+from ..quantization.linear_reader import linear_reader
 from .base import Checkpoint
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -28,6 +29,7 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     max_model_len: int | None = None,
     on_progress: ProgressCallback | None = None,
+    quantization: str | None = None,
 ) -> Model:
     """Read all weights onto the device of `kernels`.
 
@@ -35,8 +37,11 @@ def load_model(
         dtype: of the weights and of the hidden states.
         max_model_len: longest sequence in tokens; None takes the model's own limit (see `context_len.py`).
         on_progress: called with (tensors done, tensors in all).
+        quantization: how linear layers are rounded, a key of `quantization.registry.SCHEMES`; None takes them as they
+            are in the checkpoint.
 
     Raises:
+        InvalidConfigError: `quantization` does not go with the kernels or the checkpoint.
         UnknownArchitectureError: there is no class for the checkpoint's architecture.
         ModelLoadError: weights are missing, damaged or of another shape, or `max_model_len` is out of range.
 
@@ -48,7 +53,8 @@ def load_model(
     architecture = find_architecture(hf)
     config = architecture.read_config(hf)
     context_len = resolve_max_model_len(config, max_model_len)
-    parameters = ParameterReader(checkpoint, dtype, kernels.device, on_progress)
+    reader = linear_reader(checkpoint, quantization, kernels.name)
+    parameters = ParameterReader(checkpoint, dtype, kernels.device, on_progress, reader)
     model = architecture(config, parameters, kernels, context_len)
     parameters.finish()
     return model

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from ..models.errors import ModelLoadError
+from ..quantization.packed_checkpoint import PackedCheckpoint
+from ..quantization.registry import find_format
 from .base import Checkpoint
 from .gguf_file import GGUFCheckpoint
 from .safetensors_dir import SafetensorsCheckpoint
@@ -52,7 +54,15 @@ def resolve_model(name: str | Path) -> Checkpoint:
     path = resolve_path(name)
     if path.suffix == ".safetensors":
         raise ModelLoadError(f"{path}: weights alone are no model; name the directory that also holds config.json")
-    return SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
+    return _directory(path) if path.is_dir() else GGUFCheckpoint(path)
+
+
+def _directory(path: Path) -> Checkpoint:
+    stored = SafetensorsCheckpoint(path)
+    packing = stored.config.get("quantization_config")
+    if packing is None:
+        return stored
+    return PackedCheckpoint(stored, find_format(packing, str(path / "config.json")))
 
 
 def _bundled_model() -> Path:

@@ -72,17 +72,22 @@ class SafetensorsCheckpoint:
     def quantized_rows(self, name: str) -> QuantizedRows:
         raise AssertionError(f"{name} is not stored in blocks")
 
-    def read_into(self, name: str, out: Tensor) -> None:
-        """See `TensorSource.read_into`. The file's pages are mapped, so the only copy is the one into `out`."""
+    def read(self, name: str) -> Tensor:
+        """A tensor as it is stored, over the mapped file. Raises ModelLoadError when it cannot be read."""
         stored = self._stored_names[name]
         try:
             tensor: Tensor = self._files[stored].get_tensor(stored)
         except SafetensorError as error:
             raise ModelLoadError(f"{self.path}: tensor {name!r} cannot be read: {error}") from error
+        return tensor
+
+    def read_into(self, name: str, out: Tensor) -> None:
+        """See `TensorSource.read_into`. The file's pages are mapped, so the only copy is the one into `out`."""
+        tensor = self.read(name)
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
             raise ModelLoadError(
                 f"{self.path}: tensor {name!r} has type {tensor.dtype}; weights must be floating point "
-                f"(quantised ones are read from GGUF files)"
+                "(quantised ones are read from GGUF files, and GPTQ or AWQ directories)"
             )
         out.copy_(tensor.reshape(out.shape))
 
@@ -112,12 +117,6 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not config_path.is_file():
         raise ModelLoadError(f"{path}: the directory has no config.json, so it is not a Hugging Face model")
     config = _read_json(config_path)
-    if config.get("quantization_config") is not None:
-        method = config["quantization_config"]
-        name = method.get("quant_method") if isinstance(method, dict) else method
-        raise ModelLoadError(
-            f"{config_path}: weights quantised with {name!r} are not supported; use the original or a GGUF file"
-        )
     generation_path = path / "generation_config.json"
     if generation_path.is_file():
         eos = _read_json(generation_path).get("eos_token_id")

@@ -142,7 +142,7 @@ def test_unknown_architecture_lists_the_known(saved: tuple[Path, Any], reference
         ({"attention_bias": "yes"}, "attention_bias='yes'"),
         ({"attention_bias": True}, r"self_attn.q_proj.bias' .* is missing"),
         ({"eos_token_id": -1}, r"eos_token_id=.*-1"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantised with 'awq'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantised with 'hqq'"),
         ({"max_position_embeddings": True}, "max_position_embeddings=True"),
     ],
 )
