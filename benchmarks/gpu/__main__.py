@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, 1 if something failed or is wrong, 2 if there is no device."""
     args = _parser().parse_args(arguments)
     # Before anything of ramet is imported: kernels are decorated, and libraries looked for, when they are.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # transformers looks for kernels on its hub
     import torch
 
     from .stand_ins import install_stand_ins

@@ -15,7 +15,6 @@ from .op_checks import op_checks
 from .results import Record
 
 NUM_THREADS = 8
-CHECKED_MODEL = "tiny"
 CAPTURED_SIZE = 4
 
 
@@ -43,8 +42,9 @@ def _captured_steps(bench: Bench) -> list[Finding]:
 
 
 def _answers(bench: Bench, captured_batch_sizes: tuple[int, ...]) -> list[RequestOutput]:
-    loaded = bench.models.load(CHECKED_MODEL, captured_batch_sizes=captured_batch_sizes)
-    session = EngineSession(loaded, bench.models.config(CHECKED_MODEL))
+    model = bench.settings.checked_model
+    loaded = bench.models.load(model, captured_batch_sizes=captured_batch_sizes)
+    session = EngineSession(loaded, bench.models.config(model))
     stem = [(37 * idx + 11) % 290 for idx in range(40)]
     prompts = [[*stem, 7 + idx, *range(3 * idx)] for idx in range(CAPTURED_SIZE)]
     params = SamplingParams(

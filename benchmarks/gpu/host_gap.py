@@ -35,7 +35,7 @@ def _measure_model(bench: Bench, record: Record, name: str) -> None:
     bench.timer.compile_seconds += time.perf_counter() - start
     session = EngineSession(loaded, bench.models.config(name))
     try:
-        _decode_together(bench, session)
+        request_ids = _decode_together(bench, session)
         step_ms = _run_steps(bench, session, settings.gap_steps)
         kind = ProfilerActivity.CUDA if bench.is_cuda else ProfilerActivity.CPU
         with profile(activities=[kind]) as profiler:
@@ -47,7 +47,7 @@ def _measure_model(bench: Bench, record: Record, name: str) -> None:
             if event.device_type == wanted and event.time_range.end > event.time_range.start
         ]
         busy_ms = busy_time(spans) / 1e3 / settings.gap_steps
-        session.abort(list(session.engine._requests))
+        session.abort(request_ids)
     finally:
         session.close()
     idle_share = max(0.0, 1.0 - busy_ms / step_ms)
@@ -58,8 +58,8 @@ def _measure_model(bench: Bench, record: Record, name: str) -> None:
     record.target(f"host gap of {name} at batch {settings.gap_batch}", idle_share, GOAL, is_at_least=False)
 
 
-def _decode_together(bench: Bench, session: EngineSession) -> None:
-    """Bring all sequences to where each step decodes one token of every one."""
+def _decode_together(bench: Bench, session: EngineSession) -> list[str]:
+    """Bring all sequences to where each step decodes one token of every one. Returns the ids of their requests."""
     settings = bench.settings
     num_steps = 2 * settings.gap_steps + 2 * NUM_WARM_STEPS
     num_prompt_steps = settings.gap_batch * settings.gap_prompt_len // session.engine.config.max_num_batched_tokens + 2
@@ -68,7 +68,7 @@ def _decode_together(bench: Bench, session: EngineSession) -> None:
         [(idx * 31 + position * 7) % 290 for position in range(settings.gap_prompt_len)]
         for idx in range(settings.gap_batch)
     ]
-    session.submit(prompts, params)
+    request_ids = session.submit(prompts, params)
     scheduler = session.engine.scheduler
     for _ in range(num_prompt_steps):
         session.step()
@@ -76,6 +76,7 @@ def _decode_together(bench: Bench, session: EngineSession) -> None:
     assert all(sequence.num_uncomputed_tokens <= 1 for sequence in scheduler.running)
     for _ in range(1 if settings.is_tiny else NUM_WARM_STEPS):
         session.step()
+    return request_ids
 
 
 def _run_steps(bench: Bench, session: EngineSession, num_steps: int) -> float:

@@ -34,16 +34,22 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192},
         **{"rope_theta": 100_000.0, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2},
     },
+    "small": {
+        **_COMMON,
+        **{"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "vocab_size": 2048},
+        **{"num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+        **{"rope_theta": 10_000.0, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2},
+    },
     "tiny": {
         **_COMMON,
-        **{"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 300},
-        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512},
+        **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 300},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 512},
         **{"rope_theta": 10_000.0, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2},
     },
 }
 """Configurations as in a Hugging Face config.json. "smollm2" stands for the bundled model where that is missing."""
 
-_KV_CACHE_BYTES = {"llama-8b": 40 * GIB, "smollm2": 8 * GIB, "tiny": 1 << 20}
+_KV_CACHE_BYTES = {"llama-8b": 40 * GIB, "smollm2": 8 * GIB, "small": GIB, "tiny": 1 << 20}
 _MAX_MODEL_LEN = 24_576
 _DEVIATION = 0.02
 _TAPE_LEN = 1 << 24

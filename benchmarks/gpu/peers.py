@@ -13,6 +13,7 @@ from benchmarks.cpu.workloads import Shape
 from ramet.runtime.weights.base import Checkpoint
 
 from .engine_session import FOREVER, TimeIsUpError
+from .models import ModelStore
 
 MAX_ROWS = 32
 """Most prompts of one `generate`: a batch of long prompts that share nothing must fit beside two models."""
@@ -34,6 +35,24 @@ def load_transformers(checkpoint: Checkpoint, device: torch.device, dtype: torch
                 checkpoint.read_into(name, host)
                 parameters[name].copy_(host)
     return model.eval()
+
+
+class PeerModels:
+    """transformers' model of a name, as long as no other one is asked for."""
+
+    def __init__(self, store: ModelStore, device: torch.device, dtype: torch.dtype) -> None:
+        self._store = store
+        self._device = device
+        self._dtype = dtype
+        self._name: str | None = None
+        self._model: Any = None
+
+    def load(self, name: str) -> Any:
+        if name != self._name:
+            self._model, self._name = None, None  # before there are two in memory
+            self._model = load_transformers(self._store.checkpoint(name), self._device, self._dtype)
+            self._name = name
+        return self._model
 
 
 class GenerateSession:
@@ -80,18 +99,25 @@ class GenerateSession:
 
 
 class ContinuousBatchingSession:
-    """transformers' manager of continuous batching with its defaults, warmed up; it may share blocks of prefixes."""
+    """transformers' manager of continuous batching with its defaults, warmed up; it may share blocks of prefixes.
+
+    Args:
+        is_tiny: give it a small cache: on a CPU it would take nearly all memory there is.
+    """
 
     primes_prefix = False
 
-    def __init__(self, model: Any) -> None:
-        from transformers import GenerationConfig
+    def __init__(self, model: Any, *, is_tiny: bool = False) -> None:
+        from transformers import ContinuousBatchingConfig, GenerationConfig
 
         # -1 is no token, so nothing ends early.
         config = GenerationConfig(do_sample=False, max_new_tokens=64, eos_token_id=-1, pad_token_id=0)
         self.deadline = FOREVER
+        options = {}
+        if is_tiny:
+            options["continuous_batching_config"] = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=64)
         self._context: AbstractContextManager[Any] = model.continuous_batching_context_manager(
-            generation_config=config, timeout=5
+            generation_config=config, timeout=5, **options
         )
         self._manager = self._context.__enter__()
 

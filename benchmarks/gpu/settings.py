@@ -42,7 +42,8 @@ class Settings:
     num_rows: tokens of a step of the elementwise ops; hidden_size, vocab_size, num_logit_rows: their widths.
     num_draws, num_choices: of the test of the sampler's distribution.
     gap_batch, gap_prompt_len, gap_steps: sequences and steps in which the device may idle.
-    models: names in models.SHAPES, for whole steps and workloads.
+    checked_model: name in models.SHAPES, for captured steps.
+    models: likewise, for whole steps and workloads.
     workloads: of the engine.
     num_slow_requests: W3's requests for whoever computes the prefix once for each.
     """
@@ -70,6 +71,7 @@ class Settings:
     gap_batch: int
     gap_prompt_len: int
     gap_steps: int
+    checked_model: str
     models: tuple[str, ...]
     workloads: WorkloadSizes
     num_slow_requests: int
@@ -111,6 +113,7 @@ FULL = Settings(
     gap_batch=64,
     gap_prompt_len=512,
     gap_steps=100,
+    checked_model="small",
     models=("llama-8b", "smollm2"),
     workloads=WorkloadSizes(
         single=(2048, 128),
@@ -127,9 +130,9 @@ TINY = Settings(
     is_tiny=True,
     copy_bytes=1 << 16,
     matmul_size=32,
-    heads=HeadShape(4, 2, 16),
-    checked_heads=((64, 3), (16, 4)),
-    checked_lens=((1, 1), (40, 1), (50, 20)),
+    heads=HeadShape(2, 1, 16),
+    checked_heads=((16, 4),),
+    checked_lens=((1, 1), (40, 20)),
     checked_prefix_len=32,
     decode=_decodes((2, 64)),
     extend=(AttentionShape(1, 32, 0), AttentionShape(2, 8, 32)),
@@ -142,18 +145,19 @@ TINY = Settings(
     intermediate_size=128,
     vocab_size=300,
     num_logit_rows=2,
-    num_draws=64,
+    num_draws=24,
     num_choices=4,
     gap_batch=2,
     gap_prompt_len=20,
     gap_steps=3,
+    checked_model="tiny",
     models=("tiny",),
     workloads=WorkloadSizes(
         single=(40, 2),
         batch=(2, 8, 2),
-        shared=(3, 4, 64, 2),
+        shared=(3, 4, 32, 2),
         choices=(4, 3),
-        chats=(2, 2, 8, 2),
+        chats=(2, 2, 6, 2),
         forks=(32, 2, 4, 2, 2),
     ),
     num_slow_requests=2,
