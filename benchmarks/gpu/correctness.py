@@ -23,7 +23,9 @@ def check_everything(bench: Bench, record: Record) -> None:
     with record.guard("captured steps"):
         run_checks([Check("engine", partial(_captured_steps, bench))], 1, record)
     # Triton's interpreter is one for the whole process.
-    run_checks([*op_checks(bench), *attention_checks(bench)], NUM_THREADS if bench.is_cuda else 1, record)
+    num_threads = NUM_THREADS if bench.is_cuda else 1
+    run_checks([*op_checks(bench), *attention_checks(bench)], num_threads, record)
+    record.note(f"Most of the time is compilation, {num_threads} at a time.")
 
 
 def _captured_steps(bench: Bench) -> list[Finding]:

@@ -18,6 +18,7 @@ from ramet.runtime.weights.base import Checkpoint, QuantizedRows
 from ramet.runtime.weights.resolve import resolve_model
 
 from .settings import BLOCK_SIZE, Settings
+from .stand_ins import is_installed
 
 GIB = 1 << 30
 _COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
@@ -169,7 +170,9 @@ class ModelStore:
     def _open(self, name: str) -> Checkpoint:
         if name == "smollm2":
             try:
-                return resolve_model("smollm2")
+                if is_installed("gguf"):
+                    return resolve_model("smollm2")
             except ModelLoadError:
-                self.notes.append("The bundled model is not installed: smollm2 has its shape and random weights.")
+                pass
+            self.notes.append("The bundled model cannot be read here: smollm2 has its shape and random weights.")
         return RandomCheckpoint(name, SHAPES[name])

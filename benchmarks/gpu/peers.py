@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -132,7 +131,7 @@ class ContinuousBatchingSession:
                 raise RuntimeError(f"a request of continuous batching failed: {result.error}")
             if result.is_finished():
                 replies[result.request_id] = list(result.generated_tokens)
-            if len(replies) == len(request_ids):
+            if all(request_id in replies for request_id in request_ids):
                 break
         return [replies[request_id] for request_id in request_ids]
 
@@ -150,5 +149,4 @@ class ContinuousBatchingSession:
             elif self.deadline.is_over:
                 raise TimeIsUpError("time was up before all requests were done")
             elif not self._manager.is_running():
-                time.sleep(0.01)
                 raise RuntimeError("the thread of continuous batching ended; its log says why")

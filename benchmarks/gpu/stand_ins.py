@@ -51,7 +51,13 @@ class _StandInFinder(MetaPathFinder):
 
 def missing_packages() -> list[str]:
     """Those of UNCALLED that are not installed."""
-    return [name for name in UNCALLED if importlib.util.find_spec(name) is None]
+    return [name for name in UNCALLED if not is_installed(name)]
+
+
+def is_installed(name: str) -> bool:
+    """Whether the package itself can be imported; one that has a stand-in cannot."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and not isinstance(spec.loader, _StandInLoader)
 
 
 def install_stand_ins() -> list[str]:
