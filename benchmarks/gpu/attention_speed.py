@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from .baselines import flex_calls, kv_bytes, sdpa_calls
 from .bench import Bench
 from .break_even import SharingTrial, advice
 from .paged import PagedStep, SequenceShape, make_step, new_caches
-from .results import Record
+from .results import Record, Row
 from .settings import BLOCK_SIZE, AttentionShape
 
 DECODE_GOAL, EXTEND_GOAL, SHARED_GOAL = 0.75, 0.45, 8.0
@@ -61,49 +60,49 @@ def _baseline_ms(record: Record, label: str, bench: Bench, make_calls: Callable[
         bench.free_memory()
 
 
-def _baselines(bench: Bench, record: Record, shape: AttentionShape) -> dict[str, float | None]:
-    found = {"sdpa_ms": _baseline_ms(record, f"SDPA at {shape}", bench, lambda: sdpa_calls(bench, shape))}
-    if shape in bench.settings.flex and not record.deadline.is_over:
+def _sdpa(bench: Bench, record: Record, shape: AttentionShape, our_ms: float) -> Row:
+    """Cells of a row."""
+    milliseconds = _baseline_ms(record, f"SDPA at {shape}", bench, lambda: sdpa_calls(bench, shape))
+    return {"sdpa_ms": milliseconds, "vs_sdpa": None if milliseconds is None else milliseconds / our_ms}
+
+
+def _add_flex(bench: Bench, record: Record, rows: dict[AttentionShape, Row]) -> None:
+    """Measure FlexAttention where it is wanted, when all else is done. Mutates the rows."""
+    wanted = [shape for shape in bench.settings.flex if shape in rows]
+    for shape in record.in_time(wanted, seconds_each=10.0 if bench.is_cuda else 0.0):
         calls = partial(flex_calls, bench, shape)
-        found["flex_ms"] = _baseline_ms(record, f"FlexAttention at {shape}", bench, calls)
-    return found
-
-
-def _times(baseline: float | None, ours: float) -> float | None:
-    """How many times longer the baseline takes."""
-    return None if baseline is None else baseline / ours
+        milliseconds = _baseline_ms(record, f"FlexAttention at {shape}", bench, calls)
+        if milliseconds is not None:
+            rows[shape].update(flex_ms=milliseconds, vs_flex=milliseconds / rows[shape]["ms"])
 
 
 @torch.inference_mode()
 def measure_decode(bench: Bench, record: Record) -> None:
     """One row a sequence: every key and value is read once and used for a group of heads."""
     kernels = TritonKernels(bench.device, bench.dtype)
+    rows: dict[AttentionShape, Row] = {}
     for shape in record.in_time(bench.settings.decode, seconds_each=2.0):
         with record.guard(str(shape)):
             num_bytes = kv_bytes(bench, shape)
             milliseconds = attention_ms(bench, kernels, _step_of(shape, bench.device), num_bytes)
             bench.free_memory()
             share = _share(num_bytes / milliseconds * 1e3, bench.ceilings.copy)
-            found = _baselines(bench, record, shape)
-            record.row(
-                sequences=shape.num_seqs,
-                context=shape.prefix_len + 1,
-                ms=milliseconds,
-                tb_s=num_bytes / milliseconds / 1e9,
-                share=share,
-                vs_sdpa=_times(found["sdpa_ms"], milliseconds),
-                vs_flex=_times(found.get("flex_ms"), milliseconds),
-                **found,
-            )
+            rows[shape] = {
+                **{"sequences": shape.num_seqs, "context": shape.prefix_len + 1, "ms": milliseconds},
+                **{"tb_s": num_bytes / milliseconds / 1e9, "share": share},
+                **_sdpa(bench, record, shape, milliseconds),
+            }
+            record.row(rows[shape])
             if (shape.num_seqs, shape.prefix_len) == (64, 4095) and share is not None:
                 record.target("decode attention, 64 x 4k: share of the bandwidth of a copy", share, DECODE_GOAL)
+    _add_flex(bench, record, rows)
 
 
 @torch.inference_mode()
 def measure_extend(bench: Bench, record: Record) -> None:
     """Chunks of prompts, with and without a cached prefix."""
     kernels, heads = TritonKernels(bench.device, bench.dtype), bench.settings.heads
-    shares = []
+    rows: dict[AttentionShape, Row] = {}
     for shape in record.in_time(bench.settings.extend, seconds_each=2.0):
         with record.guard(str(shape)):
             step = _step_of(shape, bench.device)
@@ -111,21 +110,15 @@ def measure_extend(bench: Bench, record: Record) -> None:
             milliseconds = attention_ms(bench, kernels, step, kv_bytes(bench, shape))
             bench.free_memory()
             share = _share(num_operations / milliseconds * 1e3, bench.ceilings.matmul)
-            found = _baselines(bench, record, shape)
-            record.row(
-                sequences=shape.num_seqs,
-                new=shape.num_new_tokens,
-                cached=shape.prefix_len,
-                ms=milliseconds,
-                tflop_s=num_operations / milliseconds / 1e9,
-                share=share,
-                vs_sdpa=_times(found["sdpa_ms"], milliseconds),
-                vs_flex=_times(found.get("flex_ms"), milliseconds),
-                **found,
-            )
-            shares += [] if share is None else [share]
-    if shares:
-        record.target("extend attention, best shape: share of the matmul ceiling", max(shares), EXTEND_GOAL)
+            rows[shape] = {
+                **{"sequences": shape.num_seqs, "new": shape.num_new_tokens, "cached": shape.prefix_len},
+                **{"ms": milliseconds, "tflop_s": num_operations / milliseconds / 1e9, "share": share},
+                **_sdpa(bench, record, shape, milliseconds),
+            }
+            record.row(rows[shape])
+            if share is not None:
+                record.target(f"extend attention, {shape}: share of the rate of a matmul", share, EXTEND_GOAL)
+    _add_flex(bench, record, rows)
 
 
 @torch.inference_mode()
@@ -141,7 +134,7 @@ def measure_shared_prefix(bench: Bench, record: Record) -> None:
         with record.guard(label):
             trial, row = _shared_case(bench, num_sharers, shared_len)
             trials.append(trial)
-            record.row(**row)
+            record.row(row)
             if (num_sharers, shared_len) == (32, 4096):
                 name = "shared-prefix decode, 32 sharers over 4k: times faster than"
                 record.target(f"{name} copies of the prefix", row["vs_copies"], SHARED_GOAL)
@@ -151,7 +144,7 @@ def measure_shared_prefix(bench: Bench, record: Record) -> None:
         record.note(sentence)
 
 
-def _shared_case(bench: Bench, num_sharers: int, shared_len: int) -> tuple[SharingTrial, dict[str, Any]]:
+def _shared_case(bench: Bench, num_sharers: int, shared_len: int) -> tuple[SharingTrial, Row]:
     heads, own_len = bench.settings.heads, bench.settings.own_len
     context_len = shared_len + own_len
     behind_one = [SequenceShape(context_len, 1, (("prefix", shared_len // BLOCK_SIZE),))] * num_sharers

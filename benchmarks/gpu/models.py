@@ -81,7 +81,9 @@ class RandomCheckpoint:
         if len(self._shapes[name]) == 1:
             out.fill_(1.0)
             return
-        tape = self._tapes.setdefault(out.dtype, self._tape.to(out.dtype))
+        if out.dtype not in self._tapes:
+            self._tapes[out.dtype] = self._tape.to(out.dtype)
+        tape = self._tapes[out.dtype]
         flat, start = out.view(-1), zlib.crc32(name.encode()) % _TAPE_LEN
         filled = 0
         while filled < flat.numel():

@@ -99,8 +99,11 @@ class Record:
         self.result = result
         self.deadline = deadline
 
-    def row(self, **cells: Any) -> None:
-        self.result.rows.append(cells)
+    def row(self, cells: Row | None = None, **more: Any) -> None:
+        """Add a row; one that is given as a dictionary may still be changed."""
+        row = {} if cells is None else cells
+        row.update(more)
+        self.result.rows.append(row)
 
     def note(self, text: str) -> None:
         self.result.notes.append(text)

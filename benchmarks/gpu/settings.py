@@ -37,7 +37,7 @@ class Settings:
         quantised caches, windows and fixed chunks.
     checked_lens: (context, rows) of the sequences in a check of attention; some also share `checked_prefix_len`.
     decode: decode attention, the most telling case first.
-    flex: the cases of `decode` and `extend` for which FlexAttention is compiled, which takes long.
+    flex: the cases of `decode` and `extend` for which FlexAttention is compiled, which takes long: it comes last.
     num_sharers, shared_lens, own_len: of decodes behind a shared prefix.
     num_rows: tokens of a step of the elementwise ops; hidden_size, vocab_size, num_logit_rows: their widths.
     num_draws, num_choices: of the test of the sampler's distribution.
@@ -121,7 +121,7 @@ FULL = Settings(
         shared=(256, 64, 4096, 32),
         choices=(4, 3),
         chats=(32, 4, 128, 64),
-        forks=(4096, 32, 64, 64, 64),
+        forks=(4096, 24, 64, 64, 64),
     ),
     num_slow_requests=32,
 )

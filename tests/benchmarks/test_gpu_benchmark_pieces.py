@@ -14,17 +14,19 @@ import torch
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton runs on Linux only", allow_module_level=True)
 
+from benchmarks.gpu.baselines import flex_calls, sdpa_calls
 from benchmarks.gpu.break_even import SharingTrial, advice, break_even, shortest_that_pays
 from benchmarks.gpu.checks import Check, Finding, close_to, poisoned_memory, run_checks, same_bits
 from benchmarks.gpu.end_to_end import compare, fewer_requests
 from benchmarks.gpu.host_gap import busy_time
 from benchmarks.gpu.models import SHAPES, RandomCheckpoint
 from benchmarks.gpu.op_checks import chi_square_p_value, kept_shares
+from benchmarks.gpu.paged import SequenceShape, make_step
 from benchmarks.gpu.parts import PARTS, Column, Part
 from benchmarks.gpu.report import format_cell, render
 from benchmarks.gpu.results import Deadline, PartResult, Record, Target
 from benchmarks.gpu.run import make_bench, run_parts
-from benchmarks.gpu.settings import FULL, TINY
+from benchmarks.gpu.settings import FULL, TINY, AttentionShape
 
 CPU = torch.device("cpu")
 HEADER = {"is_tiny": False, "command": "python benchmarks/gpu.py", "date": "2026-01-01", "device": "none"}
@@ -221,3 +223,22 @@ def test_slow_entrants_are_given_the_first_requests() -> None:
     assert fewer.questions == inputs.questions[:2]
     assert fewer.sizes.shared == (2, *TINY.workloads.shared[1:])
     assert max(token for prompt in inputs.batch for token in prompt) < 300
+
+
+def test_the_baselines_do_the_same_job() -> None:
+    """SDPA and FlexAttention, on the same inputs, with a causal mask behind a prefix and for single rows."""
+    bench = make_bench(CPU, is_tiny=True)
+    for shape in (AttentionShape(2, 8, 24), AttentionShape(1, 16, 0), AttentionShape(2, 1, 31)):
+        (sdpa, *_), (flex, *_) = sdpa_calls(bench, shape), flex_calls(bench, shape)
+        expected, actual = sdpa(), flex()
+        assert isinstance(expected, torch.Tensor)
+        assert isinstance(actual, torch.Tensor)
+        assert expected.shape == (shape.num_seqs, TINY.heads.num_heads, shape.num_new_tokens, TINY.heads.head_dim)
+        torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
+
+
+def test_pairs_of_rows_and_keys_are_counted() -> None:
+    step = make_step([SequenceShape(5, 2), SequenceShape(3, 3), SequenceShape(40, 1, (("stem", 1),))], CPU)
+    assert step.num_pairs == (4 + 5) + (1 + 2 + 3) + 40
+    assert step.num_rows == 6
+    assert len({block for table in step.tables for block in table}) == sum(map(len, step.tables))
