@@ -25,15 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # transformers looks for kernels on its hub
     import torch
 
-    from .stand_ins import install_stand_ins
-
     has_device = torch.cuda.is_available()
     if args.tiny and not has_device:
         os.environ["TRITON_INTERPRET"] = "1"
         torch.set_num_threads(1)
-    stand_ins = install_stand_ins()
     if args.device_check:
-        return _check_device(stand_ins)
+        return _check_device()
     if not has_device and not args.tiny:
         print(NO_DEVICE.format(command=COMMAND))
         return 2
@@ -43,9 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(args: argparse.Namespace) -> int:
     import torch
 
-    from .parts import PARTS
-    from .results import Deadline
-    from .run import JSON_NAME, TABLE_NAME, end_process_after, make_bench, make_header, run_parts
+    from .packages import stand_ins
+
+    with stand_ins():
+        from .parts import PARTS
+        from .results import Deadline
+        from .run import JSON_NAME, TABLE_NAME, end_process_after, make_bench, make_header, run_parts
 
     names = args.parts or [part.name for part in PARTS]
     unknown = sorted(set(names) - {part.name for part in PARTS})
@@ -64,15 +64,15 @@ def _measure(args: argparse.Namespace) -> int:
     return 0 if all(result.is_sound for result in results) else 1
 
 
-def _check_device(stand_ins: Sequence[str]) -> int:
+def _check_device() -> int:
     """Say whether this machine can run it, and how."""
     import torch
 
-    from .device import version_of
+    from .packages import missing_packages, version_of
 
     print(", ".join(f"{name} {version_of(name)}" for name in ("torch", "triton", "transformers")))
-    if stand_ins:
-        print(f"not installed, and not needed here: {', '.join(stand_ins)}")
+    if missing_packages():
+        print(f"not installed, and not needed here: {', '.join(missing_packages())}")
     if not torch.cuda.is_available():
         print(NO_DEVICE.format(command=COMMAND))
         return 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shutil
 import subprocess
@@ -10,8 +9,8 @@ import subprocess
 import torch
 
 from .bench import Bench
+from .packages import missing_packages, version_of
 from .results import Record
-from .stand_ins import missing_packages
 
 _PACKAGES = ("torch", "triton", "transformers", "numpy")
 _QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu,memory.used,memory.total"
@@ -28,13 +27,6 @@ def describe(bench: Bench, record: Record) -> None:
         record.row(what="device", value="none: Triton's interpreter on a CPU")
     if missing_packages():
         record.note(f"Not installed, and not called by any part: {', '.join(missing_packages())}.")
-
-
-def version_of(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "missing"
 
 
 def _describe_gpu(device: torch.device, record: Record) -> None:

@@ -17,8 +17,8 @@ from ramet.runtime.runner_spec import LoadedRunner, RunnerSpec
 from ramet.runtime.weights.base import Checkpoint, QuantizedRows
 from ramet.runtime.weights.resolve import resolve_model
 
+from .packages import missing_packages
 from .settings import BLOCK_SIZE, Settings
-from .stand_ins import is_installed
 
 GIB = 1 << 30
 _COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
@@ -172,7 +172,7 @@ class ModelStore:
     def _open(self, name: str) -> Checkpoint:
         if name == "smollm2":
             try:
-                if is_installed("gguf"):
+                if "gguf" not in missing_packages():
                     return resolve_model("smollm2")
             except ModelLoadError:
                 pass

@@ -1,4 +1,4 @@
-"""Stand-ins for packages that ramet names when it is imported and that no part here calls.
+"""What is installed, and stand-ins for packages that ramet names when it is imported and that no part here calls.
 
 A GPU machine may have torch, Triton and transformers and no way to get more. The engine reads GGUF files and compiles
 grammars with libraries of their own, which random weights and free texts do not need.
@@ -6,16 +6,18 @@ grammars with libraries of their own, which random weights and free texts do not
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
-UNCALLED = ("gguf", "llguidance", "interegular", "outlines_core", "httpx2")
+UNCALLED = ("gguf", "llguidance", "interegular", "outlines_core")
 
 
 class StandInModule(ModuleType):
@@ -51,18 +53,26 @@ class _StandInFinder(MetaPathFinder):
 
 def missing_packages() -> list[str]:
     """Those of UNCALLED that are not installed."""
-    return [name for name in UNCALLED if not is_installed(name)]
+    return [name for name in UNCALLED if importlib.util.find_spec(name) is None]
 
 
-def is_installed(name: str) -> bool:
-    """Whether the package itself can be imported; one that has a stand-in cannot."""
-    spec = importlib.util.find_spec(name)
-    return spec is not None and not isinstance(spec.loader, _StandInLoader)
-
-
-def install_stand_ins() -> list[str]:
-    """Let the missing ones be imported. Returns their names. Call it before ramet is imported."""
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Import ramet inside: what is missing is there meanwhile. Others, such as transformers, do not see it later."""
     missing = missing_packages()
-    if missing:
-        sys.meta_path.append(_StandInFinder(missing))
-    return missing
+    finder = _StandInFinder(missing)
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name, module in sys.modules.items() if isinstance(module, StandInModule)]:
+            del sys.modules[name]
+
+
+def version_of(package: str) -> str:
+    """Its version, or "missing"."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
