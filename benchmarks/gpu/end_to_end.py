@@ -52,15 +52,18 @@ class Entrant:
 def measure_end_to_end(bench: Bench, record: Record) -> None:
     """Ours on every model first; then peers, as far as time goes."""
     inputs = model_inputs(bench)
-    answers: dict[tuple[str, str], list[int]] = {}
     peers = PeerModels(bench.models, bench.device, bench.dtype)
     entrants = [*_our_entrants(bench), *_peer_entrants(bench, peers)]
     for idx, entrant in enumerate(record.in_time(entrants, seconds_each=8.0 if bench.is_cuda else 0.0)):
         # What is left, in equal parts; who takes less leaves more.
         deadline = record.deadline.earlier(record.deadline.left / (len(entrants) - idx) * 1.5)
         with record.guard(str(entrant)), _opened(bench, entrant) as (session, load_seconds):
+            session.deadline = deadline
             for name in WANTED:
-                _run_workload(bench, record, entrant, session, WORKLOADS[name], inputs, answers, deadline, load_seconds)
+                with record.guard(f"{entrant}, {name}"):
+                    record.result.rows += _run_workload(bench, record, entrant, session, WORKLOADS[name], inputs)
+                bench.free_memory()
+            record.note(f"{entrant}: {load_seconds:.0f} s to load and for a first short run.")
         bench.free_memory()
     compare(record.result.rows, bench.settings.models)
     if any(row["requests_note"] for row in record.result.rows):
@@ -71,11 +74,16 @@ def measure_end_to_end(bench: Bench, record: Record) -> None:
 
 
 def compare(rows: list[Row], models: Sequence[str]) -> None:
-    """Sort rows by workload, and say how many times faster ours generates. Mutates `rows`."""
-    ours = {(row["model"], row["name"]): row["tokens_s"] for row in rows if row["engine"] == OURS}
+    """Sort rows by workload; say how many times faster ours generates, and how many replies begin with the token that
+    ours begin with. Mutates `rows`."""
+    ours = {(row["model"], row["name"]): row for row in rows if row["engine"] == OURS}
     for row in rows:
-        our_rate = ours.get((row["model"], row["name"]))
-        row["ours_faster"] = None if our_rate is None or row["engine"] == OURS else our_rate / row["tokens_s"]
+        expected = row if row["engine"] == OURS else ours.get((row["model"], row["name"]))
+        row["ours_faster"] = row["agreement"] = None
+        if expected is not None:
+            pairs = list(zip(row["answers"], expected["answers"], strict=False))
+            row["agreement"] = sum(one == other for one, other in pairs) / len(pairs)
+            row["ours_faster"] = None if row is expected else expected["tokens_s"] / row["tokens_s"]
     rows.sort(key=lambda row: (models.index(row["model"]), row["name"], ENGINES.index(row["engine"])))
 
 
@@ -126,44 +134,35 @@ def _opened(bench: Bench, entrant: Entrant) -> Iterator[tuple[TimedSession, floa
 
 
 def _run_workload(
-    bench: Bench,
-    record: Record,
-    entrant: Entrant,
-    session: TimedSession,
-    workload: Workload,
-    inputs: Inputs,
-    answers: dict[tuple[str, str], list[int]],
-    deadline: Deadline,
-    load_seconds: float,
-) -> None:
+    bench: Bench, record: Record, entrant: Entrant, session: TimedSession, workload: Workload, inputs: Inputs
+) -> list[Row]:
+    """Its row; none if time was up before it was done."""
     is_cut = workload.name == "W3-together" and entrant.is_slow
     if is_cut:
         inputs = fewer_requests(inputs, bench.settings.num_slow_requests)
-    session.deadline = deadline
     label = f"{entrant}, {workload.name}"
-    if deadline.is_over:
+    if session.deadline.is_over:
         record.note(f"{label}: left out for lack of time.")
-        return
+        return []
     try:
         outcome = workload.run(session, inputs)
     except TimeIsUpError as error:
         record.note(f"{label}: {error}.")
-        return
+        return []
     wanted = workload.num_tokens(inputs)
     if outcome.num_tokens != wanted:
         raise RuntimeError(f"{label}: {outcome.num_tokens} tokens were generated instead of {wanted}")
-    expected = answers.setdefault((entrant.model, workload.name), outcome.answers)
-    pairs = list(zip(outcome.answers, expected, strict=False))
-    record.row(
-        model=entrant.model,
-        name=workload.name,
-        workload=f"{workload.name.removesuffix('-together')}: {workload.description(inputs)}",
-        engine=entrant.engine,
-        seconds=outcome.seconds,
-        first_token_s=outcome.prefill_seconds,
-        tokens=outcome.num_tokens,
-        tokens_s=outcome.num_tokens / outcome.seconds,
-        agreement=sum(one == other for one, other in pairs) / len(pairs),
-        requests_note="*" if is_cut else "",
-        load_s=load_seconds,
-    )
+    return [
+        {
+            "model": entrant.model,
+            "name": workload.name,
+            "workload": f"{workload.name.removesuffix('-together')}: {workload.description(inputs)}",
+            "engine": entrant.engine,
+            "seconds": outcome.seconds,
+            "first_token_s": outcome.prefill_seconds,
+            "tokens": outcome.num_tokens,
+            "tokens_s": outcome.num_tokens / outcome.seconds,
+            "answers": outcome.answers,
+            "requests_note": "*" if is_cut else "",
+        }
+    ]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,6 +21,7 @@ from benchmarks.gpu.baselines import flex_calls, sdpa_calls
 from benchmarks.gpu.break_even import SharingTrial, advice, break_even, shortest_that_pays
 from benchmarks.gpu.checks import Check, Finding, close_to, poisoned_memory, run_checks, same_bits
 from benchmarks.gpu.end_to_end import compare, fewer_requests
+from benchmarks.gpu.engine_session import EngineSession, TimeIsUpError
 from benchmarks.gpu.host_gap import busy_time
 from benchmarks.gpu.models import SHAPES, RandomCheckpoint
 from benchmarks.gpu.op_checks import chi_square_p_value, kept_shares
@@ -27,6 +31,7 @@ from benchmarks.gpu.report import format_cell, render
 from benchmarks.gpu.results import Deadline, PartResult, Record, Target
 from benchmarks.gpu.run import make_bench, run_parts
 from benchmarks.gpu.settings import FULL, TINY, AttentionShape
+from benchmarks.gpu.timing import L2_BYTES, Timer
 
 CPU = torch.device("cpu")
 HEADER = {"is_tiny": False, "command": "python benchmarks/gpu.py", "date": "2026-01-01", "device": "none"}
@@ -206,13 +211,30 @@ def test_random_weights_are_the_same_for_all_and_different_for_each_tensor() -> 
 
 
 def test_rows_are_put_beside_those_of_ours() -> None:
-    def row(engine: str, tokens_s: float) -> dict[str, Any]:
-        return {"model": "tiny", "name": "W1", "engine": engine, "tokens_s": tokens_s}
+    def row(engine: str, tokens_s: float, answers: list[int]) -> dict[str, Any]:
+        return {"model": "tiny", "name": "W1", "engine": engine, "tokens_s": tokens_s, "answers": answers}
 
-    rows = [row("transformers generate", 10.0), row("ramet, cache off", 80.0), row("ramet", 40.0)]
+    rows = [
+        row("transformers generate", 10.0, [5, 6]),
+        row("ramet, cache off", 80.0, [5, 7, 8]),
+        row("ramet", 40.0, [5, 7, 8]),
+    ]
     compare(rows, ["tiny"])
     assert [each["engine"] for each in rows] == ["ramet", "ramet, cache off", "transformers generate"]
     assert [each["ours_faster"] for each in rows] == [None, 0.5, 4.0]
+    assert [each["agreement"] for each in rows] == [1.0, 1.0, 0.5]
+
+
+def test_a_workload_that_takes_too_long_is_ended_and_the_next_one_runs() -> None:
+    bench = make_bench(CPU, is_tiny=True)
+    session = EngineSession(bench.models.load("tiny"), bench.models.config("tiny"))
+    session.deadline = Deadline(-1)
+    with pytest.raises(TimeIsUpError, match="0 of 2 requests were done when time was up"):
+        session.generate([[5, 6], [7]], 4)
+    assert not session.engine.has_work
+    session.deadline = Deadline(600)
+    assert [len(reply) for reply in session.generate([[5, 6]], 2)] == [2]
+    session.close()
 
 
 def test_slow_entrants_are_given_the_first_requests() -> None:
@@ -242,3 +264,47 @@ def test_pairs_of_rows_and_keys_are_counted() -> None:
     assert step.num_pairs == (4 + 5) + (1 + 2 + 3) + 40
     assert step.num_rows == 6
     assert len({block for table in step.tables for block in table}) == sum(map(len, step.tables))
+
+
+class FakeCuda:
+    """Streams, events and graphs as the timer uses them: launches take time, replays that of their graph's launches."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ms = 0.0
+        self.launched: list[float] = []
+        self.num_replays = 0
+        for name in ("Stream", "current_stream", "synchronize"):
+            monkeypatch.setattr(torch.cuda, name, MagicMock())
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: self.capture())
+        monkeypatch.setattr(torch.cuda, "Event", self.event)
+
+    def launch(self, milliseconds: float) -> None:
+        self.now_ms += milliseconds
+        self.launched.append(milliseconds)
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        self.launched.clear()
+        yield
+
+    def replay(self) -> None:
+        self.num_replays += 1
+        self.now_ms += sum(self.launched)
+
+    def event(self, enable_timing: bool) -> Any:
+        event = MagicMock()
+        event.record = lambda: setattr(event, "at", self.now_ms)
+        event.elapsed_time = lambda later: later.at - event.at
+        return event
+
+
+def test_on_a_gpu_a_call_takes_its_part_of_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    timer = Timer(torch.device("cuda"), rep_ms=40.0)
+    assert timer.median_ms([lambda: cuda.launch(1.0), lambda: cuda.launch(3.0)]) == 2.0
+    assert cuda.num_replays == 2 + 40 / 4
+    assert timer.median_ms([lambda: cuda.launch(5.0)], is_captured=False) == 5.0
+    assert timer.num_rotated(1 << 20) * (1 << 20) >= 4 * L2_BYTES
+    assert timer.num_rotated(1 << 40) == 1
