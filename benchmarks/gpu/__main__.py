@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 COMMAND = "PYTHONPATH=. python benchmarks/gpu.py --minutes 8 --out DIR"
@@ -45,7 +46,7 @@ def _measure(args: argparse.Namespace) -> int:
     with stand_ins():
         from .parts import PARTS
         from .results import Deadline
-        from .run import JSON_NAME, TABLE_NAME, end_process_after, make_bench, make_header, run_parts
+        from .run import JSON_NAME, TABLE_NAME, end_process_after, make_bench, make_header, run_parts, write_results
 
     names = args.parts or [part.name for part in PARTS]
     unknown = sorted(set(names) - {part.name for part in PARTS})
@@ -54,11 +55,12 @@ def _measure(args: argparse.Namespace) -> int:
         return 2
     args.out.mkdir(parents=True, exist_ok=True)
     deadline = Deadline(args.minutes * 60)
-    if not args.tiny:
-        end_process_after(args.minutes * 60)
     bench = make_bench(torch.device("cuda" if torch.cuda.is_available() else "cpu"), is_tiny=args.tiny)
     parts = [part for part in PARTS if part.name in names]
-    results = run_parts(bench, parts, deadline, args.out, make_header(bench, _command(args), args.minutes))
+    header, results = make_header(bench, _command(args), args.minutes), []
+    if not args.tiny:
+        end_process_after(deadline.left, partial(write_results, args.out, header, results))
+    run_parts(bench, parts, deadline, args.out, header, results)
     print((args.out / TABLE_NAME).read_text(encoding="utf-8"))
     print(f"{args.out / JSON_NAME} and {args.out / TABLE_NAME} are written.")
     return 0 if all(result.is_sound for result in results) else 1

@@ -54,7 +54,7 @@ def measure_end_to_end(bench: Bench, record: Record) -> None:
     inputs = model_inputs(bench)
     peers = PeerModels(bench.models, bench.device, bench.dtype)
     entrants = [*_our_entrants(bench), *_peer_entrants(bench, peers)]
-    for idx, entrant in enumerate(record.in_time(entrants, seconds_each=8.0 if bench.is_cuda else 0.0)):
+    for idx, entrant in enumerate(record.in_time(entrants, seconds_each=15.0 if bench.is_cuda else 0.0)):
         # What is left, in equal parts; who takes less leaves more.
         deadline = record.deadline.earlier(record.deadline.left / (len(entrants) - idx) * 1.5)
         with record.guard(str(entrant)), _opened(bench, entrant) as (session, load_seconds):

@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,21 @@ def make_bench(device: torch.device, *, is_tiny: bool) -> Bench:
 
 
 def run_parts(
-    bench: Bench, parts: Sequence[Part], deadline: Deadline, folder: Path, header: dict[str, Any]
-) -> list[PartResult]:
-    """Run them in order. The JSON and the table in `folder` have, after each, all results so far."""
-    results: list[PartResult] = []
+    bench: Bench,
+    parts: Sequence[Part],
+    deadline: Deadline,
+    folder: Path,
+    header: dict[str, Any],
+    results: list[PartResult],
+) -> None:
+    """Run them in order. The JSON and the table in `folder` have, after each, all results so far.
+
+    Mutates `results`: a part's result is appended before it runs, and then grows."""
     for idx, part in enumerate(parts):
         weight = part.weight / sum(later.weight for later in parts[idx:])
-        results.append(_run_part(bench, part, deadline.earlier(deadline.left * weight)))
+        results.append(PartResult(part.name))
+        _run_part(bench, part, deadline.earlier(deadline.left * weight), results[-1])
         write_results(folder, header, results)
-    return results
 
 
 def write_results(folder: Path, header: dict[str, Any], results: Sequence[PartResult]) -> None:
@@ -50,11 +56,10 @@ def write_results(folder: Path, header: dict[str, Any], results: Sequence[PartRe
     (folder / TABLE_NAME).write_text(render(header, results), encoding="utf-8")
 
 
-def _run_part(bench: Bench, part: Part, deadline: Deadline) -> PartResult:
-    result = PartResult(part.name)
+def _run_part(bench: Bench, part: Part, deadline: Deadline, result: PartResult) -> None:
     if deadline.left < MIN_PART_S:
         result.skipped = "Skipped: no time was left."
-        return result
+        return
     record = Record(result, deadline)
     start, compiled = time.monotonic(), bench.timer.compile_seconds
     print(f"{part.title}: {deadline.left:.0f} s at most", flush=True)
@@ -67,7 +72,6 @@ def _run_part(bench: Bench, part: Part, deadline: Deadline) -> PartResult:
     for failure in result.failures:
         print(f"  {failure['case']} failed: {failure['error']}", flush=True)
     print(f"  {result.seconds:.1f} s, {len(result.rows)} rows, {len(result.failures)} failures", flush=True)
-    return result
 
 
 def make_header(bench: Bench, command: str, minutes: float) -> dict[str, Any]:
@@ -82,12 +86,15 @@ def make_header(bench: Bench, command: str, minutes: float) -> dict[str, Any]:
     }
 
 
-def end_process_after(seconds: float) -> None:
-    """End this process when it hangs: what was written by then is kept. The timer dies with the process."""
+def end_process_after(seconds: float, write: Callable[[], None]) -> None:
+    """End this process when it hangs, after `write`. The timer dies with the process."""
 
     def end() -> None:
         print(f"ended: not done {GRACE_S:.0f} s after its time; the results so far are written", flush=True)
-        os._exit(3)
+        try:
+            write()
+        finally:
+            os._exit(3)
 
     timer = threading.Timer(seconds + GRACE_S, end)
     timer.daemon = True

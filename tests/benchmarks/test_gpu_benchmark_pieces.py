@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -71,7 +73,8 @@ def test_a_failure_is_written_down_and_the_next_part_runs(tmp_path: Path) -> Non
 
     parts = [Part("ceilings", "Ceilings", 1, fail, ()), Part("elementwise", "Ops", 1, look, ())]
     bench = make_bench(CPU, is_tiny=True)
-    results = run_parts(bench, [*parts, parts[1]], Deadline(3600), tmp_path, HEADER)
+    results: list[PartResult] = []
+    run_parts(bench, [*parts, parts[1]], Deadline(3600), tmp_path, HEADER, results)
     assert [result.is_sound for result in results] == [False, True, True]
     (failed,) = seen_before[0]
     assert failed["rows"] == [{"what": "copy", "ms": 1.5}]
@@ -79,9 +82,9 @@ def test_a_failure_is_written_down_and_the_next_part_runs(tmp_path: Path) -> Non
     assert "in fail" in failed["failures"][0]["traceback"]
     assert seen_before[1][1]["rows"][0]["share"] == "nan"
     assert "**ceilings failed:** `RuntimeError: no such kernel`" in (tmp_path / "gpu.md").read_text(encoding="utf-8")
-    (skipped,) = run_parts(bench, parts[:1], Deadline(1), tmp_path, HEADER)
-    assert skipped.skipped is not None
-    assert not skipped.rows
+    run_parts(bench, parts[:1], Deadline(1), tmp_path, HEADER, results)
+    assert results[-1].skipped is not None
+    assert not results[-1].rows
 
 
 def test_the_report_has_targets_notes_and_wrong_results() -> None:
@@ -308,3 +311,18 @@ def test_on_a_gpu_a_call_takes_its_part_of_a_replay(monkeypatch: pytest.MonkeyPa
     assert timer.median_ms([lambda: cuda.launch(5.0)], is_captured=False) == 5.0
     assert timer.num_rotated(1 << 20) * (1 << 20) >= 4 * L2_BYTES
     assert timer.num_rotated(1 << 40) == 1
+
+
+def test_a_process_that_hangs_is_ended_when_its_results_are_written(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
+from pathlib import Path
+from benchmarks.gpu import run
+run.GRACE_S = 0.0
+run.end_process_after(0.1, lambda: Path({str(tmp_path / "written")!r}).touch())
+time.sleep(60)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 3, ended.stderr
+    assert (tmp_path / "written").exists()
