@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,32 @@ from torch import Tensor
 from .errors import ModelLoadError
 
 ProgressCallback = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a tensor: indices start .. stop - 1 of dimension `dim` (0: rows, 1: columns), all of the others."""
+
+    dim: int
+    start: int
+    stop: int
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The part's shape, of a tensor of this shape."""
+        return (*shape[: self.dim], self.stop - self.start, *shape[self.dim + 1 :])
+
+    def is_all_of(self, shape: tuple[int, ...]) -> bool:
+        return (self.start, self.stop) == (0, shape[self.dim])
+
+
+def rows(indices: range) -> Piece:
+    """The rows of a matrix, or the elements of a vector, of these consecutive indices."""
+    return Piece(0, indices.start, indices.stop)
+
+
+def columns(indices: range) -> Piece:
+    """The columns of a matrix of these consecutive indices."""
+    return Piece(1, indices.start, indices.stop)
 
 
 class TensorSource(Protocol):
@@ -28,8 +55,9 @@ class TensorSource(Protocol):
         """Shape of a tensor that is in `tensor_names`."""
         ...
 
-    def read_into(self, name: str, out: Tensor) -> None:
-        """Fill the contiguous CPU tensor `out`, of the tensor's shape, converting to its dtype. Mutates `out`.
+    def read_into(self, name: str, out: Tensor, piece: Piece | None = None) -> None:
+        """Fill the contiguous CPU tensor `out`, of the tensor's or the piece's shape, converting to its dtype. Mutates
+        `out`.
 
         Raises ModelLoadError when the data cannot be read."""
         ...
@@ -56,20 +84,35 @@ class ParameterReader:
         self._on_progress = on_progress
         self._num_read = 0
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor of exactly this shape. Raises ModelLoadError when it is missing or of another shape."""
-        return self.read_stacked([name], [shape])
+    def read(self, name: str, shape: tuple[int, ...], piece: Piece | None = None) -> Tensor:
+        """One tensor of exactly this shape, or a piece of it. Raises ModelLoadError when the tensor is missing or of
+        another shape."""
+        return self.read_stacked([name], [shape], [piece])
 
-    def read_stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
+    def read_stacked(
+        self,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        pieces: Sequence[Piece | None] | None = None,
+    ) -> Tensor:
         """Several tensors as one, stacked along the first dimension; they agree in the others.
 
+        Args:
+            shapes: of the tensors in the checkpoint.
+            pieces: what to take of each; None takes all.
+
         Every name and shape is checked before anything is allocated. Raises ModelLoadError as `read` does."""
-        for name, shape in zip(names, shapes, strict=True):
+        parts: list[tuple[str, Piece | None, tuple[int, ...]]] = []
+        for name, shape, piece in zip(names, shapes, pieces or [None] * len(names), strict=True):
             self.check(name, shape)
-        stacked = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self.dtype)
+            if piece is None or piece.is_all_of(shape):
+                parts.append((name, None, shape))
+            else:
+                parts.append((name, piece, piece.shape_of(shape)))
+        stacked = torch.empty((sum(shape[0] for *_, shape in parts), *parts[0][2][1:]), dtype=self.dtype)
         start = 0
-        for name, shape in zip(names, shapes, strict=True):
-            self._source.read_into(name, stacked[start : start + shape[0]])
+        for name, piece, shape in parts:
+            self._source.read_into(name, stacked[start : start + shape[0]], piece)
             start += shape[0]
             self.advance()
         return stacked.to(self.device)

@@ -11,6 +11,7 @@ from ..models.errors import ModelLoadError
 from ..models.hf_config import HFConfig
 from ..models.parameters import ParameterReader, ProgressCallback
 from ..models.registry import find_architecture
+from ..parallel.group import ALONE, Group
 from .base import Checkpoint
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -28,13 +29,15 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     max_model_len: int | None = None,
     on_progress: ProgressCallback | None = None,
+    group: Group = ALONE,
 ) -> Model:
-    """Read all weights onto the device of `kernels`.
+    """Read all weights onto the device of `kernels`, or the part that is this rank's in a group.
 
     Args:
         dtype: of the weights and of the hidden states.
         max_model_len: longest sequence in tokens; None takes the model's own limit (see `context_len.py`).
         on_progress: called with (tensors done, tensors in all).
+        group: the ranks that hold the model; its sizes must divide by their number.
 
     Raises:
         UnknownArchitectureError: there is no class for the checkpoint's architecture.
@@ -49,6 +52,6 @@ def load_model(
     config = architecture.read_config(hf)
     context_len = resolve_max_model_len(config, max_model_len)
     parameters = ParameterReader(checkpoint, dtype, kernels.device, on_progress)
-    model = architecture(config, parameters, kernels, context_len)
+    model = architecture(config, parameters, kernels, context_len, group)
     parameters.finish()
     return model

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..models.errors import ModelLoadError
+from ..models.parameters import Piece
 from .base import QuantizedRows, file_identity
 
 MAX_JSON_BYTES = 1 << 26
@@ -72,11 +73,14 @@ class SafetensorsCheckpoint:
     def quantized_rows(self, name: str) -> QuantizedRows:
         raise AssertionError(f"{name} is not stored in blocks")
 
-    def read_into(self, name: str, out: Tensor) -> None:
-        """See `TensorSource.read_into`. The file's pages are mapped, so the only copy is the one into `out`."""
+    def read_into(self, name: str, out: Tensor, piece: Piece | None = None) -> None:
+        """See `TensorSource.read_into`. The file's pages are mapped: the only copy is the one into `out`, and of
+        a piece only its own pages are read."""
         stored = self._stored_names[name]
         try:
             tensor: Tensor = self._files[stored].get_tensor(stored)
+            if piece is not None:
+                tensor = tensor.narrow(piece.dim, piece.start, piece.stop - piece.start)
         except SafetensorError as error:
             raise ModelLoadError(f"{self.path}: tensor {name!r} cannot be read: {error}") from error
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
