@@ -30,7 +30,7 @@ from .distributed import DistributedGroup
 from .messages import Failure, pack_id, pack_step, unpack_id
 from .workers import WorkerPool
 
-_SETTLE_SECONDS = 20.0
+_SETTLE_SECONDS = 10.0
 _JUDGE_SECONDS = 0.02
 
 
@@ -102,9 +102,10 @@ class ParallelRunner:
         return self.prepare(batch)()
 
     def close(self) -> None:
-        """End the other ranks. Idempotent."""
-        self.pool.close()
-        self.group.abort()
+        """End the other ranks. Idempotent; nothing happens in a forked process, whose parent they belong to."""
+        if self.pool.is_owner:
+            self.pool.close()
+            self.group.abort()
 
     def _run(self, step_id: int, step: Callable[[], Tensor]) -> Tensor:
         self.pool.check()

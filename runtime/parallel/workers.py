@@ -82,6 +82,11 @@ class WorkerPool:
             raise
 
     @property
+    def is_owner(self) -> bool:
+        """Not so in a forked process, whose parent the ranks belong to."""
+        return os.getpid() == self._owner_id
+
+    @property
     def has_ended(self) -> bool:
         """Nothing more will come: it has failed or is being closed."""
         return self._is_closing or self._failure is not None
@@ -135,10 +140,7 @@ class WorkerPool:
         raise TensorParallelError(message)
 
     def close(self, patience: float = _CLOSE_SECONDS) -> None:
-        """End the processes: asked to, and after `patience` seconds killed. Idempotent; nothing happens in a forked
-        process, whose parent they belong to."""
-        if os.getpid() != self._owner_id:
-            return
+        """End the processes: asked to, and after `patience` seconds killed. Idempotent."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
