@@ -29,6 +29,7 @@ _SWITCHES = (
     "keep_open_programs",
     "check_invariants",
 )
+_COUNTS = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_num_logit_rows", "tensor_parallel_size")
 BATCHING = ("continuous", "prefill-first", "request-level")
 RESERVE = ("estimate", "max", "none")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -143,6 +144,9 @@ class EngineConfig:
             all else. A preference: nothing is locked, and what is not used while the cache is replaced a few times
             counts no more.
         seed: base of the seeds of requests that bring none; None draws it from the system.
+        tensor_parallel_size: processes that compute the model together, each with a part of its weights and of the
+            cache, and on CUDA with a device of its own; `kv_cache_memory` is what each has. It must divide the model's
+            heads.
         check_invariants: check the cache after every step (slow; for tests and debugging).
     """
 
@@ -169,10 +173,11 @@ class EngineConfig:
     eviction_policy: str = "lru"
     keep_open_programs: bool = False
     seed: int | None = None
+    tensor_parallel_size: int = 1
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_num_logit_rows"):
+        for name in _COUNTS:
             self._check_positive(name, getattr(self, name))
         for name in ("max_model_len", "num_blocks", "kv_cache_memory"):
             value = getattr(self, name)

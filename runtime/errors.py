@@ -23,5 +23,10 @@ class RequestAbortedError(RequestFailedError):
     """The request was cancelled before it finished."""
 
 
+class TensorParallelError(RametError, RuntimeError):
+    """A process that computes a part of the model is gone, or no longer in step; the message names it. The engine can
+    compute nothing more: make a new LLM."""
+
+
 class EngineStoppedError(RametError, RuntimeError):
     """The engine was shut down; it takes no more requests."""

@@ -48,13 +48,15 @@ class LLM:
             or a hub id where there is a network.
         device: "auto" or a torch device.
         kernels: what computes the model, a key of RUNNERS in `runner_factory.py`; None takes the fastest there is.
-        num_threads: CPU threads of the kernels; None takes the cores available.
+        num_threads: CPU threads of the kernels, of all processes together; None takes the cores available.
         show_progress: draw progress bars while loading; None does so on a terminal.
-        engine_options: any field of EngineConfig, such as num_blocks=..., max_num_batched_tokens=....
+        engine_options: any field of EngineConfig, such as num_blocks=..., max_num_batched_tokens=.... With
+            tensor_parallel_size=N this process and N - 1 others, which it starts and ends, compute the model together.
 
     Raises:
         ModelLoadError: the model cannot be found or read.
-        InvalidConfigError: an option is unknown or out of range.
+        InvalidConfigError: an option is unknown or out of range, or the model does not divide by tensor_parallel_size.
+        TensorParallelError: another process ended while the model was loaded.
 
     Attributes:
         tokenizer: the model's tokenizer.
@@ -76,7 +78,8 @@ class LLM:
         self.model_name = default_model() if model is None else model
         self.num_threads = _checked_num_threads(num_threads)
         torch.set_num_threads(self.num_threads)
-        candidates = runner_candidates(default_kernels() if kernels is None else kernels, device)
+        kernels = default_kernels() if kernels is None else kernels
+        candidates = runner_candidates(kernels, device, self.config.tensor_parallel_size)
         if self.config.overlap_schedule is None:
             self.config = dataclasses.replace(self.config, overlap_schedule=check_device(device).type != "cpu")
         checkpoint = resolve_model(self.model_name)
@@ -92,10 +95,16 @@ class LLM:
             loaded = build_runner(candidates, spec)
         self.model_config = loaded.model_config
         self.kernels_name = loaded.kernels_name
-        self._engine = Engine(self.config, loaded.runner, self.tokenizer, loaded.max_model_len, loaded.sampler)
-        self._loop = EngineLoop(self._engine)
+        self._close_runner = loaded.close
+        try:
+            self._engine = Engine(self.config, loaded.runner, self.tokenizer, loaded.max_model_len, loaded.sampler)
+            self._loop = EngineLoop(self._engine)
+        except BaseException:
+            if loaded.close is not None:
+                loaded.close()
+            raise
         # Also at exit: a thread that is inside a kernel when the interpreter goes away takes the process down with it.
-        weakref.finalize(self, self._loop.shutdown)
+        weakref.finalize(self, _end, self._loop, loaded.close)
         self._request_ids = itertools.count()
         self._id_prefix = secrets.token_hex(4)
 
@@ -274,8 +283,8 @@ class LLM:
         return self._engine.limits.max_context_len
 
     def shutdown(self) -> None:
-        """Stop the engine's thread. Idempotent."""
-        self._loop.shutdown()
+        """Stop the engine's thread, and the processes of a parallel model. Idempotent."""
+        _end(self._loop, self._close_runner)
 
     def __repr__(self) -> str:
         return f"LLM({self.model_name!r}, {self.kernels_name} kernels, context of {self.max_context_len} tokens)"
@@ -320,6 +329,12 @@ class LLM:
 
 OPTION_ALIASES = {"scheduling_policy": "schedule_policy"}
 """vLLM's names for options that are called after SGLang's here."""
+
+
+def _end(loop: EngineLoop, close_runner: Callable[[], None] | None) -> None:
+    loop.shutdown()
+    if close_runner is not None:
+        close_runner()
 
 
 def _engine_config(options: dict[str, Any]) -> EngineConfig:

@@ -103,7 +103,11 @@ class ModelRunner:
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
         """See `Runner.prepare`."""
         assert not batch.is_empty
-        return partial(self._run, batch.block_copies, self.tensors(batch))
+        return self.prepare_flat(FlatBatch(batch), batch.block_copies)
+
+    def prepare_flat(self, flat: FlatBatch, block_copies: list[BlockCopy]) -> Callable[[], Tensor]:
+        """`prepare` from lists. Mutates `flat`: it is padded."""
+        return partial(self._run, block_copies, self._tensors(flat))
 
     def forward(self, batch: Batch) -> Tensor:
         """See `Runner.forward`."""
@@ -119,10 +123,12 @@ class ModelRunner:
             hidden = hidden.index_select(0, forward_batch.logit_rows)
         return self.model.logits(hidden)
 
-    @torch.inference_mode()
     def tensors(self, batch: Batch) -> ForwardBatch:
         """The tensors of a step. Reads the sequences' token ids and block tables; mutates nothing."""
-        flat = FlatBatch(batch)
+        return self._tensors(FlatBatch(batch))
+
+    @torch.inference_mode()
+    def _tensors(self, flat: FlatBatch) -> ForwardBatch:
         if self.captured_batch_sizes:
             pad_decodes(flat, self.captured_batch_sizes, self.kv_cache.padding_block_id)
         device = self.kernels.device

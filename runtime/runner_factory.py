@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -36,8 +36,9 @@ def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
         max_model_len=spec.config.max_model_len,
         on_progress=spec.on_progress,
         quantization=spec.config.quantization,
+        group=spec.group,
     )
-    num_blocks = kv_cache_blocks(spec.config, model.config)
+    num_blocks = spec.group.smallest(kv_cache_blocks(spec.config, model.config))
     try:
         runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size, spec.config.captured_batch_sizes or ())
     except (OSError, OverflowError, MemoryError) as error:
@@ -55,16 +56,20 @@ class RunnerKind:
         load: builds the runner; raises RunnerUnavailableError where it cannot be had.
         device_types: what it runs on.
         is_recommended: whether to take it on this machine when nobody names it.
+        can_be_parallel: whether several ranks can compute a model with it.
     """
 
     load: Callable[[RunnerSpec], LoadedRunner]
     device_types: tuple[str, ...]
     is_recommended: Callable[[], bool] = lambda: True
+    can_be_parallel: bool = False
 
 
-def _over_kernels(kernels_name: str, is_recommended: Callable[[], bool] = lambda: True) -> RunnerKind:
+def _over_kernels(
+    kernels_name: str, is_recommended: Callable[[], bool] = lambda: True, *, can_be_parallel: bool = True
+) -> RunnerKind:
     load = partial(_kernels_runner, kernels_name)
-    return RunnerKind(load, KERNELS[kernels_name].device_types, is_recommended)
+    return RunnerKind(load, KERNELS[kernels_name].device_types, is_recommended, can_be_parallel)
 
 
 def _is_int8_fast() -> bool:
@@ -92,9 +97,9 @@ def _gpu_runner(spec: RunnerSpec) -> LoadedRunner:
 RUNNERS: dict[str, RunnerKind] = {
     "cpu": RunnerKind(_native_runner, ("cpu",)),
     "torch": _over_kernels("torch"),
-    "torch_int8": _over_kernels("torch_int8", _is_int8_fast),
+    "torch_int8": _over_kernels("torch_int8", _is_int8_fast, can_be_parallel=False),
     "reference": _over_kernels("reference"),
-    "triton": RunnerKind(_gpu_runner, KERNELS["triton"].device_types),
+    "triton": RunnerKind(_gpu_runner, KERNELS["triton"].device_types, can_be_parallel=True),
 }
 PREFERRED: dict[str, tuple[str, ...]] = {
     "cpu": ("cpu", "torch_int8", "torch"),
@@ -103,11 +108,12 @@ PREFERRED: dict[str, tuple[str, ...]] = {
 """By device type, the fastest first; the last one runs everywhere."""
 
 
-def runner_candidates(kernels_name: str | None, device: str) -> tuple[str, ...]:
-    """The names to try in order: the one given, or those preferred on the device and recommended on this machine.
+def runner_candidates(kernels_name: str | None, device: str, num_ranks: int = 1) -> tuple[str, ...]:
+    """The names to try in order: the one given, or those preferred on the device and recommended on this machine, as
+    far as so many ranks can compute with them.
 
     Raises:
-        InvalidConfigError: no such name, no such device, or the one does not run on the other.
+        InvalidConfigError: no such name, no such device, or the one does not run on the other or in several ranks.
     """
     if kernels_name is not None and kernels_name not in list(RUNNERS):
         raise InvalidConfigError(
@@ -117,11 +123,19 @@ def runner_candidates(kernels_name: str | None, device: str) -> tuple[str, ...]:
     try:
         if kernels_name is None:
             names = PREFERRED[check_device(device).type]
+            if num_ranks > 1:
+                names = tuple(name for name in names if RUNNERS[name].can_be_parallel)
             return tuple(name for name in names if RUNNERS[name].is_recommended())
         check_device(device, RUNNERS[kernels_name].device_types)
     except ValueError as error:
         named = "" if kernels_name is None else f"kernels={kernels_name!r}: "
         raise InvalidConfigError(f"{named}{error}") from error
+    if num_ranks > 1 and not RUNNERS[kernels_name].can_be_parallel:
+        able = ", ".join(sorted(name for name, kind in RUNNERS.items() if kind.can_be_parallel))
+        raise InvalidConfigError(
+            f"tensor_parallel_size={num_ranks} does not go with kernels={kernels_name!r}; use one of {able}, or give "
+            "none for the fastest"
+        )
     return (kernels_name,)
 
 
@@ -152,5 +166,20 @@ def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
             f"dtype={spec.config.dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: leave dtype out"
         )
     check_quantization(kernels_name, spec.config.quantization)
+    load = RUNNERS[kernels_name].load
+    if spec.config.tensor_parallel_size > 1:
+        from .parallel.loading import load_parallel_runner
+
+        load = partial(load_parallel_runner, kernels_name, load)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ramet-load") as pool:
-        return pool.submit(RUNNERS[kernels_name].load, spec).result()
+        future = pool.submit(load, spec)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C: what comes of it nobody will have
+            future.add_done_callback(_close_unused)
+            raise
+
+
+def _close_unused(future: Future[LoadedRunner]) -> None:
+    if future.exception() is None and (close := future.result().close) is not None:
+        close()

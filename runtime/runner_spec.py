@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from .errors import InvalidConfigError, RametError
 from .kv_cache import KVCache
 from .models.base import ModelConfig
 from .models.parameters import ProgressCallback
+from .parallel.group import ALONE, Group
 from .runner import Runner
 from .sampler import Sampler
 from .weights.base import Checkpoint
@@ -30,6 +32,7 @@ class RunnerSpec:
         device: "auto" or a torch device, as the user gave it.
         num_threads: CPU threads of the kernels.
         on_progress: called with (tensors done, tensors in all) while weights are read.
+        group: the ranks that compute the model together; this runner is that of one of them.
     """
 
     checkpoint: Checkpoint
@@ -37,6 +40,7 @@ class RunnerSpec:
     device: str
     num_threads: int
     on_progress: ProgressCallback | None = None
+    group: Group = ALONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,7 @@ class LoadedRunner:
         kernels_name: its key in RUNNERS.
         max_model_len: most tokens of one sequence.
         sampler: what goes best with the runner; None leaves the choice to the engine.
+        close: ends what the runner has started beside this process; None: nothing. Idempotent.
     """
 
     runner: Runner
@@ -54,6 +59,7 @@ class LoadedRunner:
     model_config: ModelConfig
     max_model_len: int
     sampler: Sampler | None = None
+    close: Callable[[], None] | None = None
 
 
 def kv_cache_blocks(config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:

@@ -14,6 +14,7 @@ NAMES: Mapping[str, str] = {
     "max_running_requests": "max_num_seqs",
     "page_size": "block_size",
     "random_seed": "seed",
+    "tp_size": "tensor_parallel_size",
     "radix_eviction_policy": "eviction_policy",
 }
 NEGATIONS: Mapping[str, str] = {
@@ -21,7 +22,6 @@ NEGATIONS: Mapping[str, str] = {
     "disable_overlap_schedule": "overlap_schedule",
 }
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "tp_size": (1,),
     "dp_size": (1,),
     "pp_size": (1,),
     "ep_size": (1,),

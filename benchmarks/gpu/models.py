@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.models.errors import ModelLoadError
+from ramet.runtime.models.parameters import Piece
 from ramet.runtime.runner_factory import build_runner
 from ramet.runtime.runner_spec import LoadedRunner, RunnerSpec
 from ramet.runtime.weights.base import Checkpoint, QuantizedRows
@@ -77,7 +78,13 @@ class RandomCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
 
-    def read_into(self, name: str, out: Tensor) -> None:
+    def read_into(self, name: str, out: Tensor, piece: Piece | None = None) -> None:
+        """See `TensorSource.read_into`. A piece is cut from the whole tensor, made for it."""
+        if piece is not None:
+            whole = torch.empty(self._shapes[name], dtype=out.dtype)
+            self.read_into(name, whole)
+            out.copy_(whole.narrow(piece.dim, piece.start, piece.stop - piece.start))
+            return
         if len(self._shapes[name]) == 1:
             out.fill_(1.0)
             return

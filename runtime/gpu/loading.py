@@ -20,6 +20,7 @@ from ..weights.load import load_model, model_config
 from .memory import graphs_bytes, measure, pool_bytes
 from .runner import GpuRunner, head_shape
 from .sampler import TritonSampler
+from .step_graphs import step_graphs_for
 from .upload import on_device
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -48,9 +49,10 @@ def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
     with on_device(device):
         model = _load_weights(spec, kernels, dtype)
         sizes = captured_sizes(spec.config, device)
-        num_blocks = _num_blocks(spec.config, model, kernels, sizes)
+        num_blocks = spec.group.smallest(_num_blocks(spec.config, model, kernels, sizes))
+        graphs = spec.group.counted(step_graphs_for(device))
         try:
-            runner = GpuRunner(model, kernels, num_blocks, spec.config.block_size, sizes)
+            runner = GpuRunner(model, kernels, num_blocks, spec.config.block_size, sizes, graphs)
         except (torch.OutOfMemoryError, OSError, OverflowError, MemoryError) as error:
             raise kv_cache_too_large(num_blocks) from error
     sampler = TritonSampler(device)
@@ -94,7 +96,13 @@ def captured_sizes(config: EngineConfig, device: torch.device) -> tuple[int, ...
 def _load_weights(spec: RunnerSpec, kernels: TritonKernels, dtype: torch.dtype) -> Model:
     try:
         return load_model(
-            spec.checkpoint, kernels, dtype, spec.config.max_model_len, spec.on_progress, spec.config.quantization
+            spec.checkpoint,
+            kernels,
+            dtype,
+            spec.config.max_model_len,
+            spec.on_progress,
+            spec.config.quantization,
+            spec.group,
         )
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(

@@ -89,9 +89,10 @@ class ModelConfig:
 
 
 class Model(Protocol):
-    """A loaded model. Not thread-safe against its own KV caches: one step at a time.
+    """A loaded model, or one rank's part of it. Not thread-safe against its own KV caches: one step at a time.
 
     Attributes:
+        config: its sizes; of a part, those of the part, but for the vocabulary and the hidden states, which are whole.
         max_model_len: most tokens of one sequence, prompt and output together.
     """
 
@@ -104,7 +105,8 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Rows of hidden states [R, W] to fp32 logits [R, vocab_size]. Costs one pass over the vocabulary matrix."""
+        """Rows of hidden states [R, W] to fp32 logits [R, vocab_size]. Costs one pass over the vocabulary matrix. With
+        several ranks only the first gets them; the others get something of R rows that nobody reads."""
         ...
 
     def prepare_positions(self, context_len: int) -> None:

@@ -15,9 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...kernels.interface import Kernels, LinearWeight
+from ..parallel.group import ALONE, Group
+from ..parallel.layers import row_parallel, vocab_embedding, vocab_logits
+from ..parallel.shards import Shards, shard_config
 from .base import ModelConfig
 from .hf_config import HFConfig
-from .parameters import ParameterReader
+from .parameters import ParameterReader, Piece, columns, rows
 
 if TYPE_CHECKING:
     from ..batch import ForwardBatch
@@ -64,14 +67,27 @@ class OPTLayer:
 class OPTForCausalLM:
     """Implements `Model`; hidden states come out as wide as the token embeddings.
 
+    Args:
+        config: of the whole model; the attribute is that of this rank's part.
+        group: the ranks that hold the parts.
+
     Raises:
         ModelLoadError: a tensor is missing or has another shape.
     """
 
-    def __init__(self, config: ModelConfig, parameters: ParameterReader, kernels: Kernels, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: ParameterReader,
+        kernels: Kernels,
+        max_model_len: int,
+        group: Group = ALONE,
+    ) -> None:
         assert isinstance(config, OPTConfig)
-        self.config: ModelConfig = config
+        self.config: ModelConfig = shard_config(config, group)
         self.max_model_len = max_model_len
+        self._group = group
+        self._shards = shards = Shards.of(config, group)
         self._opt = config
         self._kernels = kernels
         self._scale = config.head_dim**-0.5
@@ -79,8 +95,8 @@ class OPTForCausalLM:
         hidden, embedding = config.hidden_size, config.embedding_size
         prefix = "model.decoder."
         num_positions = config.max_position_embeddings + POSITION_OFFSET
-        vocab_shape = (config.vocab_size, embedding)
-        self.embedding = kernels.prepare_weight(parameters.read(f"{prefix}embed_tokens.weight", vocab_shape))
+        vocab_shape, vocab = (config.vocab_size, embedding), rows(shards.vocab)
+        self.embedding = kernels.prepare_weight(parameters.read(f"{prefix}embed_tokens.weight", vocab_shape, vocab))
         self.positions = parameters.read(f"{prefix}embed_positions.weight", (num_positions, hidden))
         self.project_in: LinearWeight | None = None
         self.project_out: LinearWeight | None = None
@@ -89,12 +105,12 @@ class OPTForCausalLM:
             self.project_in = kernels.prepare_weight(parameters.read(inward, (hidden, embedding)))
             self.project_out = kernels.prepare_weight(parameters.read(outward, (embedding, hidden)))
         self.layers = [
-            _read_layer(config, parameters, kernels, f"{prefix}layers.{i}.") for i in range(config.num_layers)
+            _read_layer(config, shards, parameters, kernels, f"{prefix}layers.{i}.") for i in range(config.num_layers)
         ]
         self.final_norm = _read_norm(config, parameters, f"{prefix}final_layer_norm") if config.has_final_norm else None
         self.lm_head = self.embedding
         if not config.tie_word_embeddings:
-            self.lm_head = kernels.prepare_weight(parameters.read("lm_head.weight", vocab_shape))
+            self.lm_head = kernels.prepare_weight(parameters.read("lm_head.weight", vocab_shape, vocab))
 
     @staticmethod
     def read_config(hf: HFConfig) -> OPTConfig:
@@ -133,8 +149,8 @@ class OPTForCausalLM:
         )
 
     def forward(self, batch: ForwardBatch, kv_caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        kernels, is_norm_before = self._kernels, self._opt.is_norm_before
-        hidden = kernels.embedding(batch.token_ids, self.embedding)
+        kernels, group, is_norm_before = self._kernels, self._group, self._opt.is_norm_before
+        hidden = vocab_embedding(kernels, group, batch.token_ids, self.embedding, self._shards.vocab)
         if self.project_in is not None:
             hidden = kernels.linear(hidden, self.project_in)
         hidden = hidden + F.embedding(batch.positions + POSITION_OFFSET, self.positions)
@@ -144,7 +160,8 @@ class OPTForCausalLM:
             if not is_norm_before:
                 hidden = self._norm(hidden, layer.attention_norm)
             inputs = self._norm(hidden, layer.feed_forward_norm) if is_norm_before else hidden
-            hidden = hidden + kernels.linear(self._activation(kernels.linear(inputs, *layer.up)), *layer.down)
+            inner = self._activation(kernels.linear(inputs, *layer.up))
+            hidden = hidden + row_parallel(kernels, group, inner, *layer.down)
             if not is_norm_before:
                 hidden = self._norm(hidden, layer.feed_forward_norm)
         if self.final_norm is not None:
@@ -155,7 +172,7 @@ class OPTForCausalLM:
         """Positions are learned: they are all there."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._kernels.linear(hidden, self.lm_head).float()
+        return vocab_logits(self._kernels, self._group, hidden, self.lm_head, self.config.vocab_size)
 
     def _norm(self, hidden: Tensor, norm: tuple[Tensor, Tensor]) -> Tensor:
         return self._kernels.layer_norm(hidden, *norm, self.config.norm_eps)
@@ -167,7 +184,7 @@ class OPTForCausalLM:
         key_cache, value_cache = kv_cache
         kernels.store_kv(key, value, key_cache, value_cache, batch.attention.slots)
         mixed = kernels.attention(query, key_cache, value_cache, batch.attention, self._scale)
-        return kernels.linear(mixed.reshape(-1, config.hidden_size), *layer.output)
+        return row_parallel(kernels, self._group, mixed.reshape(-1, config.num_heads * config.head_dim), *layer.output)
 
 
 def _read_norm(config: OPTConfig, parameters: ParameterReader, name: str) -> tuple[Tensor, Tensor]:
@@ -178,21 +195,25 @@ def _read_norm(config: OPTConfig, parameters: ParameterReader, name: str) -> tup
     return ones, torch.zeros_like(ones)
 
 
-def _read_layer(config: OPTConfig, parameters: ParameterReader, kernels: Kernels, prefix: str) -> OPTLayer:
+def _read_layer(
+    config: OPTConfig, shards: Shards, parameters: ParameterReader, kernels: Kernels, prefix: str
+) -> OPTLayer:
     hidden, inner = config.hidden_size, config.intermediate_size
 
-    def projection(names: list[str], rows: int, columns: int) -> Projection:
-        shapes = [(rows, columns)] * len(names)
-        weight = parameters.read_linear(kernels, [f"{prefix}{name}.weight" for name in names], shapes)
+    def projection(names: list[str], num_rows: int, num_columns: int, piece: Piece) -> Projection:
+        count = len(names)
+        matrices, biases = [f"{prefix}{name}.weight" for name in names], [f"{prefix}{name}.bias" for name in names]
+        weight = parameters.read_linear(kernels, matrices, [(num_rows, num_columns)] * count, [piece] * count)
         if not config.mlp_bias:
             return weight, None
-        return weight, parameters.read_stacked([f"{prefix}{name}.bias" for name in names], [(rows,)] * len(names))
+        bias_piece = piece if piece.dim == 0 else None
+        return weight, parameters.read_stacked(biases, [(num_rows,)] * count, [bias_piece] * count)
 
     return OPTLayer(
         attention_norm=_read_norm(config, parameters, f"{prefix}self_attn_layer_norm"),
-        qkv=projection([f"self_attn.{name}_proj" for name in "qkv"], hidden, hidden),
-        output=projection(["self_attn.out_proj"], hidden, hidden),
+        qkv=projection([f"self_attn.{name}_proj" for name in "qkv"], hidden, hidden, rows(shards.queries)),
+        output=projection(["self_attn.out_proj"], hidden, hidden, columns(shards.queries)),
         feed_forward_norm=_read_norm(config, parameters, f"{prefix}final_layer_norm"),
-        up=projection(["fc1"], inner, hidden),
-        down=projection(["fc2"], hidden, inner),
+        up=projection(["fc1"], inner, hidden, rows(shards.inner)),
+        down=projection(["fc2"], hidden, inner, columns(shards.inner)),
     )

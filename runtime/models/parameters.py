@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,32 @@ from ...kernels.interface import Kernels, LinearWeight
 from .errors import ModelLoadError
 
 ProgressCallback = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a tensor: indices start .. stop - 1 of dimension `dim` (0: rows, 1: columns), all of the others."""
+
+    dim: int
+    start: int
+    stop: int
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The part's shape, of a tensor of this shape."""
+        return (*shape[: self.dim], self.stop - self.start, *shape[self.dim + 1 :])
+
+    def is_all_of(self, shape: tuple[int, ...]) -> bool:
+        return (self.start, self.stop) == (0, shape[self.dim])
+
+
+def rows(indices: range) -> Piece:
+    """The rows of a matrix, or the elements of a vector, of these consecutive indices."""
+    return Piece(0, indices.start, indices.stop)
+
+
+def columns(indices: range) -> Piece:
+    """The columns of a matrix of these consecutive indices."""
+    return Piece(1, indices.start, indices.stop)
 
 
 class TensorSource(Protocol):
@@ -29,8 +56,9 @@ class TensorSource(Protocol):
         """Shape of a tensor that is in `tensor_names`."""
         ...
 
-    def read_into(self, name: str, out: Tensor) -> None:
-        """Fill the contiguous CPU tensor `out`, of the tensor's shape, converting to its dtype. Mutates `out`.
+    def read_into(self, name: str, out: Tensor, piece: Piece | None = None) -> None:
+        """Fill the contiguous CPU tensor `out`, of the tensor's or the piece's shape, converting to its dtype. Mutates
+        `out`.
 
         Raises ModelLoadError when the data cannot be read."""
         ...
@@ -40,10 +68,14 @@ class LinearReader(Protocol):
     """Reads matrices that only `linear` uses in a form of its own."""
 
     def read(
-        self, parameters: ParameterReader, names: Sequence[str], shapes: Sequence[tuple[int, ...]]
+        self,
+        parameters: ParameterReader,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        pieces: Sequence[Piece | None],
     ) -> LinearWeight | None:
-        """Matrices of these names and shapes, which were checked, stacked along the outputs; None leaves them to be
-        read plain. Raises ModelLoadError when they cannot be read."""
+        """Matrices of these names and shapes, which were checked, or pieces of them, stacked along the outputs; None
+        leaves them to be read plain. Raises ModelLoadError when they cannot be read."""
         ...
 
 
@@ -71,31 +103,52 @@ class ParameterReader:
         self._linear_reader = linear_reader
         self._num_read = 0
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor of exactly this shape. Raises ModelLoadError when it is missing or of another shape."""
-        return self.read_stacked([name], [shape])
+    def read(self, name: str, shape: tuple[int, ...], piece: Piece | None = None) -> Tensor:
+        """One tensor of exactly this shape, or a piece of it. Raises ModelLoadError when the tensor is missing or of
+        another shape."""
+        return self.read_stacked([name], [shape], [piece])
 
-    def read_stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
+    def read_stacked(
+        self,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        pieces: Sequence[Piece | None] | None = None,
+    ) -> Tensor:
         """Several tensors as one, stacked along the first dimension; they agree in the others.
 
+        Args:
+            shapes: of the tensors in the checkpoint.
+            pieces: what to take of each; None takes all.
+
         Every name and shape is checked before anything is allocated. Raises ModelLoadError as `read` does."""
-        for name, shape in zip(names, shapes, strict=True):
+        parts: list[tuple[str, Piece | None, tuple[int, ...]]] = []
+        for name, shape, piece in zip(names, shapes, pieces or [None] * len(names), strict=True):
             self.check(name, shape)
-        stacked = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self.dtype)
+            if piece is None or piece.is_all_of(shape):
+                parts.append((name, None, shape))
+            else:
+                parts.append((name, piece, piece.shape_of(shape)))
+        stacked = torch.empty((sum(shape[0] for *_, shape in parts), *parts[0][2][1:]), dtype=self.dtype)
         start = 0
-        for name, shape in zip(names, shapes, strict=True):
-            self._source.read_into(name, stacked[start : start + shape[0]])
+        for name, piece, shape in parts:
+            self._source.read_into(name, stacked[start : start + shape[0]], piece)
             start += shape[0]
             self.advance()
         return stacked.to(self.device)
 
-    def read_linear(self, kernels: Kernels, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> LinearWeight:
-        """Matrices [outputs, inputs] that only `linear` uses, stacked along the outputs, in the form of `kernels` or
-        of the `linear_reader`. Raises ModelLoadError as `read` does."""
+    def read_linear(
+        self,
+        kernels: Kernels,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        pieces: Sequence[Piece | None],
+    ) -> LinearWeight:
+        """Matrices [outputs, inputs] that only `linear` uses, or pieces of them, stacked along the outputs, in the form
+        of `kernels` or of the `linear_reader`. Raises ModelLoadError as `read` does."""
         for name, shape in zip(names, shapes, strict=True):
             self.check(name, shape)
-        weight = None if self._linear_reader is None else self._linear_reader.read(self, names, shapes)
-        return kernels.prepare_weight(self.read_stacked(names, shapes)) if weight is None else weight
+        weight = None if self._linear_reader is None else self._linear_reader.read(self, names, shapes, pieces)
+        return kernels.prepare_weight(self.read_stacked(names, shapes, pieces)) if weight is None else weight
 
     def finish(self) -> None:
         """Report completion; a checkpoint may hold tensors no model asks for."""

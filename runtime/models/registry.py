@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...kernels.interface import Kernels
+from ..parallel.group import Group
 from .base import Model, ModelConfig
 from .errors import UnknownArchitectureError
 from .hf_config import HFConfig
@@ -22,7 +23,7 @@ class Architecture(Protocol):
     def read_config(self, hf: HFConfig) -> ModelConfig: ...
 
     def __call__(
-        self, config: ModelConfig, parameters: ParameterReader, kernels: Kernels, max_model_len: int
+        self, config: ModelConfig, parameters: ParameterReader, kernels: Kernels, max_model_len: int, group: Group
     ) -> Model: ...
 
 

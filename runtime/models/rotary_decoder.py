@@ -8,6 +8,7 @@
 
 Query, key and value come from one matrix, gate and up from another, so a layer is four matrix products. Each addition
 is done together with the norm that follows it, and rotation together with the store: two passes of memory less each.
+With several ranks, each has a part of the heads, of the inner units and of the vocabulary (see `parallel/shards.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ...kernels.interface import Kernels, LinearWeight
+from ..parallel.group import ALONE, Group
+from ..parallel.layers import row_parallel, vocab_embedding, vocab_logits
+from ..parallel.shards import Shards, shard_config
 from .base import ModelConfig
-from .parameters import ParameterReader
+from .parameters import ParameterReader, Piece, columns, rows
 from .rope import RotaryTable, inverse_frequencies
 
 if TYPE_CHECKING:
@@ -49,39 +53,55 @@ class RotaryLayer:
 class RotaryDecoder:
     """Implements `Model` for the architectures of this family; see `base.Model` for the contract.
 
+    Args:
+        config: of the whole model; the attribute is that of this rank's part.
+        group: the ranks that hold the parts.
+
     Raises:
         ModelLoadError: a tensor is missing, has another shape, or the rope parameters do not fit.
     """
 
-    def __init__(self, config: ModelConfig, parameters: ParameterReader, kernels: Kernels, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: ParameterReader,
+        kernels: Kernels,
+        max_model_len: int,
+        group: Group = ALONE,
+    ) -> None:
         assert config.rope is not None
-        self.config = config
+        self.config = shard_config(config, group)
         self.max_model_len = max_model_len
         self._kernels = kernels
+        self._group = group
+        self._shards = shards = Shards.of(config, group)
         self._scale = config.head_dim**-0.5
         inv_freq, attention_factor = inverse_frequencies(
             config.rope, config.head_dim, config.max_position_embeddings, max_model_len
         )
         self._rope = RotaryTable(inv_freq, attention_factor, parameters.device)
         vocab_shape = (config.vocab_size, config.hidden_size)
-        self.embedding = kernels.prepare_weight(parameters.read("model.embed_tokens.weight", vocab_shape))
-        self.layers = [read_layer(config, parameters, kernels, layer_idx) for layer_idx in range(config.num_layers)]
+        vocab = rows(shards.vocab)
+        self.embedding = kernels.prepare_weight(parameters.read("model.embed_tokens.weight", vocab_shape, vocab))
+        self.layers = [
+            read_layer(config, shards, parameters, kernels, layer_idx) for layer_idx in range(config.num_layers)
+        ]
         self.final_norm = parameters.read("model.norm.weight", (config.hidden_size,))
         self.lm_head = self.embedding
         if not config.tie_word_embeddings:
-            self.lm_head = kernels.prepare_weight(parameters.read("lm_head.weight", vocab_shape))
+            self.lm_head = kernels.prepare_weight(parameters.read("lm_head.weight", vocab_shape, vocab))
 
     def forward(self, batch: ForwardBatch, kv_caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        kernels, eps = self._kernels, self.config.norm_eps
+        kernels, group, eps = self._kernels, self._group, self.config.norm_eps
         cos, sin = self._rope.at(batch.positions, max(batch.attention.context_lens))
-        hidden = kernels.embedding(batch.token_ids, self.embedding)
+        hidden = vocab_embedding(kernels, group, batch.token_ids, self.embedding, self._shards.vocab)
         normed = kernels.rms_norm(hidden, self.layers[0].input_norm, eps)
         next_norms = [*(layer.input_norm for layer in self.layers[1:]), self.final_norm]
         for layer, next_norm, kv_cache in zip(self.layers, next_norms, kv_caches, strict=True):
             mixed = self._attend(layer, normed, cos, sin, batch, kv_cache)
             normed, hidden = kernels.add_rms_norm(mixed, hidden, layer.post_attention_norm, eps)
             gated = kernels.silu_mul(kernels.linear(normed, layer.gate_up_weight, layer.gate_up_bias))
-            fed = kernels.linear(gated, layer.down_weight, layer.down_bias)
+            fed = row_parallel(kernels, group, gated, layer.down_weight, layer.down_bias)
             normed, hidden = kernels.add_rms_norm(fed, hidden, next_norm, eps)
         return normed
 
@@ -89,7 +109,7 @@ class RotaryDecoder:
         self._rope.table(context_len)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._kernels.linear(hidden, self.lm_head).float()
+        return vocab_logits(self._kernels, self._group, hidden, self.lm_head, self.config.vocab_size)
 
     def _attend(
         self,
@@ -114,44 +134,49 @@ class RotaryDecoder:
             key = kernels.rotary(kernels.rms_norm(key, layer.key_norm, config.norm_eps), cos, sin)
             kernels.store_kv(key, heads[:, -num_kv_heads:], key_cache, value_cache, slots)
         mixed = kernels.attention(query, key_cache, value_cache, batch.attention, self._scale, layer.sliding_window)
-        return kernels.linear(
-            mixed.reshape(num_tokens, num_heads * config.head_dim), layer.output_weight, layer.output_bias
-        )
+        mixed = mixed.reshape(num_tokens, num_heads * config.head_dim)
+        return row_parallel(kernels, self._group, mixed, layer.output_weight, layer.output_bias)
 
 
-def read_layer(config: ModelConfig, parameters: ParameterReader, kernels: Kernels, layer_idx: int) -> RotaryLayer:
-    """Weights of layer `layer_idx`, fused where they are used together."""
+def read_layer(
+    config: ModelConfig, shards: Shards, parameters: ParameterReader, kernels: Kernels, layer_idx: int
+) -> RotaryLayer:
+    """The rank's shards of the weights of layer `layer_idx`, fused where they are used together."""
     prefix = f"model.layers.{layer_idx}."
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     query_rows, kv_rows = config.num_heads * head_dim, config.num_kv_heads * head_dim
     qkv = [f"{prefix}self_attn.{name}_proj" for name in "qkv"]
     gate_up = [f"{prefix}mlp.{name}_proj" for name in ("gate", "up")]
     output, down = f"{prefix}self_attn.o_proj", f"{prefix}mlp.down_proj"
+    qkv_pieces = [rows(shards.queries), rows(shards.keys), rows(shards.keys)]
+    gate_up_pieces = [rows(shards.inner)] * 2
 
-    def matrix(names: list[str], rows: list[int], columns: int) -> LinearWeight:
-        shapes = [(num, columns) for num in rows]
-        return parameters.read_linear(kernels, [f"{name}.weight" for name in names], shapes)
+    def matrix(names: list[str], num_rows: list[int], num_columns: int, pieces: list[Piece]) -> LinearWeight:
+        shapes = [(num, num_columns) for num in num_rows]
+        return parameters.read_linear(kernels, [f"{name}.weight" for name in names], shapes, pieces)
 
-    def bias(is_present: bool, names: list[str], rows: list[int]) -> Tensor | None:
+    def bias(
+        is_present: bool, names: list[str], num_rows: list[int], pieces: list[Piece] | None = None
+    ) -> Tensor | None:
         if not is_present:
             return None
-        return parameters.read_stacked([f"{name}.bias" for name in names], [(num,) for num in rows])
+        return parameters.read_stacked([f"{name}.bias" for name in names], [(num,) for num in num_rows], pieces)
 
     def norm(name: str, size: int) -> Tensor:
         return parameters.read(f"{prefix}{name}.weight", (size,))
 
     return RotaryLayer(
         input_norm=norm("input_layernorm", hidden),
-        qkv_weight=matrix(qkv, [query_rows, kv_rows, kv_rows], hidden),
-        qkv_bias=bias(config.attention_bias, qkv, [query_rows, kv_rows, kv_rows]),
+        qkv_weight=matrix(qkv, [query_rows, kv_rows, kv_rows], hidden, qkv_pieces),
+        qkv_bias=bias(config.attention_bias, qkv, [query_rows, kv_rows, kv_rows], qkv_pieces),
         query_norm=norm("self_attn.q_norm", head_dim) if config.has_qk_norm else None,
         key_norm=norm("self_attn.k_norm", head_dim) if config.has_qk_norm else None,
-        output_weight=matrix([output], [hidden], query_rows),
+        output_weight=matrix([output], [hidden], query_rows, [columns(shards.queries)]),
         output_bias=bias(config.attention_output_bias, [output], [hidden]),
         post_attention_norm=norm("post_attention_layernorm", hidden),
-        gate_up_weight=matrix(gate_up, [inner, inner], hidden),
-        gate_up_bias=bias(config.mlp_bias, gate_up, [inner, inner]),
-        down_weight=matrix([down], [hidden], inner),
+        gate_up_weight=matrix(gate_up, [inner, inner], hidden, gate_up_pieces),
+        gate_up_bias=bias(config.mlp_bias, gate_up, [inner, inner], gate_up_pieces),
+        down_weight=matrix([down], [hidden], inner, [columns(shards.inner)]),
         down_bias=bias(config.mlp_bias, [down], [hidden]),
         sliding_window=config.sliding_windows[layer_idx],
     )

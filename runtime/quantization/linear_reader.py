@@ -12,7 +12,7 @@ from ...kernels.interface import LinearWeight
 from ...kernels.quantized.matrix import QuantizedMatrix, stack
 from ..errors import InvalidConfigError
 from ..models.errors import ModelLoadError
-from ..models.parameters import LinearReader, ParameterReader
+from ..models.parameters import LinearReader, ParameterReader, Piece
 from ..weights.base import Checkpoint
 from .packed_checkpoint import PackedCheckpoint
 from .registry import SCHEMES
@@ -30,10 +30,14 @@ class RoundingReader:
         self._source = source
 
     def read(
-        self, parameters: ParameterReader, names: Sequence[str], shapes: Sequence[tuple[int, ...]]
+        self,
+        parameters: ParameterReader,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        pieces: Sequence[Piece | None],
     ) -> LinearWeight | None:
         """See `LinearReader.read`."""
-        weight = parameters.read_stacked(names, shapes)
+        weight = parameters.read_stacked(names, shapes, pieces)
         try:
             return self._scheme.quantize(weight)
         except UnsupportedShapeError as error:
@@ -50,14 +54,20 @@ class PackedReader:
         self._has_warned = False
 
     def read(
-        self, parameters: ParameterReader, names: Sequence[str], shapes: Sequence[tuple[int, ...]]
+        self,
+        parameters: ParameterReader,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        pieces: Sequence[Piece | None],
     ) -> LinearWeight | None:
         """See `LinearReader.read`."""
         num_packed = sum(self._checkpoint.is_packed(name) for name in names)
         if num_packed == 0:
             return None
-        matrices = [self._held(name, parameters.device) for name in names] if num_packed == len(names) else [None]
-        held = [matrix for matrix in matrices if matrix is not None]
+        held: list[QuantizedMatrix] = []
+        if num_packed == len(names):
+            matrices = (self._held(name, piece, parameters.device) for name, piece in zip(names, pieces, strict=True))
+            held = [matrix for matrix in matrices if matrix is not None]
         if len(held) < len(names):
             self._warn(names, parameters.dtype)
             return None
@@ -65,8 +75,8 @@ class PackedReader:
             parameters.advance()
         return stack(held)
 
-    def _held(self, name: str, device: torch.device) -> QuantizedMatrix | None:
-        return self._checkpoint.unpacked(name, device).held()
+    def _held(self, name: str, piece: Piece | None, device: torch.device) -> QuantizedMatrix | None:
+        return self._checkpoint.unpacked(name, device, piece).held()
 
     def _warn(self, names: Sequence[str], dtype: torch.dtype) -> None:
         if self._has_warned:
@@ -74,9 +84,9 @@ class PackedReader:
         self._has_warned = True
         num_values, packing = self._checkpoint.packed_values(), self._checkpoint.packing
         logger.warning(
-            "%s: %s: groups of inputs are not consecutive or not of one kind in %s (desc_act, or a group size that "
-            "divides no matrix): such matrices are dequantised to %s. Were all so, they would take %.2f GiB instead of "
-            "%.2f",
+            "%s: %s: groups of inputs are not consecutive or not of one kind in %s (desc_act, a group size that "
+            "divides no matrix, or groups cut by tensor_parallel_size): such matrices are dequantised to %s. Were all "
+            "so, they would take %.2f GiB instead of %.2f",
             self._checkpoint.path,
             packing.name,
             ", ".join(names),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..models.errors import ModelLoadError
+from ..models.parameters import Piece
 from ..weights.base import QuantizedRows
 from ..weights.safetensors_dir import SafetensorsCheckpoint
 from .packed_format import PackedFormat, UnpackedMatrix
@@ -81,12 +82,12 @@ class PackedCheckpoint:
     def quantized_rows(self, name: str) -> QuantizedRows:
         raise AssertionError(f"{name} is not stored in blocks")
 
-    def read_into(self, name: str, out: Tensor) -> None:
+    def read_into(self, name: str, out: Tensor, piece: Piece | None = None) -> None:
         """See `TensorSource.read_into`. A packed matrix takes 20 bytes a value while it is read."""
         if name not in self._parts:
-            self._stored.read_into(name, out)
+            self._stored.read_into(name, out, piece)
         else:
-            out.copy_(self.unpacked(name, out.device).dequantize())
+            out.copy_(self.unpacked(name, out.device, piece).dequantize())
 
     def is_packed(self, name: str) -> bool:
         """Whether the tensor of this name is put together from parts."""
@@ -96,14 +97,15 @@ class PackedCheckpoint:
         """Weights in all packed matrices."""
         return sum(num_outputs * num_inputs for num_outputs, num_inputs in self._shapes.values())
 
-    def unpacked(self, name: str, device: torch.device) -> UnpackedMatrix:
-        """A packed matrix, as the checkpoint means it. Raises ModelLoadError when it is damaged."""
+    def unpacked(self, name: str, device: torch.device, piece: Piece | None = None) -> UnpackedMatrix:
+        """A packed matrix or a piece of it, as the checkpoint means it. Raises ModelLoadError when it is damaged."""
         parts = {part: self._stored.read(stored).to(device) for part, stored in self._parts[name].items()}
         for part, tensor in parts.items():
             is_sound = tensor.is_floating_point() if part == "scales" else tensor.dtype == torch.int32
             if not is_sound:
                 raise ModelLoadError(f"{self.path}: {self._parts[name][part]} has type {tensor.dtype}")
         try:
-            return self.packing.unpack(parts)
+            matrix = self.packing.unpack(parts)
         except ValueError as error:
             raise ModelLoadError(f"{self.path}: {self.packing.name}: {name}: {error}") from error
+        return matrix if piece is None else matrix.piece(piece)

@@ -7,7 +7,7 @@ are fields of one int32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...kernels.quantized.matrix import QuantizedMatrix, layout_problem, pack
 from ..models.errors import ModelLoadError
+from ..models.parameters import Piece
 
 Shape = tuple[int, ...]
 
@@ -38,6 +39,27 @@ class UnpackedMatrix:
     zeros: Tensor
     group_idx: Tensor
     group_len: int | None
+
+    def piece(self, piece: Piece) -> UnpackedMatrix:
+        """Some of its outputs, or some of its inputs, over the same memory."""
+        if piece.dim == 0:
+            codes, scales, zeros = (part[piece.start : piece.stop] for part in (self.codes, self.scales, self.zeros))
+            return replace(self, codes=codes, scales=scales, zeros=zeros)
+        codes, group_idx = self.codes[:, piece.start : piece.stop], self.group_idx[piece.start : piece.stop]
+        first_group, last_group = int(group_idx.min()), int(group_idx.max())
+        group_len = self.group_len
+        if first_group == last_group:
+            group_len = piece.stop - piece.start
+        elif group_len is not None and (piece.start % group_len or piece.stop % group_len):
+            group_len = None
+        return replace(
+            self,
+            codes=codes,
+            scales=self.scales[:, first_group : last_group + 1],
+            zeros=self.zeros[:, first_group : last_group + 1],
+            group_idx=group_idx - first_group,
+            group_len=group_len,
+        )
 
     def held(self) -> QuantizedMatrix | None:
         """The same values, exactly, in the form that kernels take; None if that form does not have them."""

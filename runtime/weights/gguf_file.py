@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..models.errors import ModelLoadError
+from ..models.parameters import Piece
 from .base import QuantizedRows, file_identity
 from .dequantize import dequantize_rows
 from .gguf_config import hf_config, hf_tensor_name
@@ -72,16 +73,25 @@ class GGUFCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
 
-    def read_into(self, name: str, out: Tensor) -> None:
-        """See `TensorSource.read_into`. Cost: one pass over the tensor's bytes, about 3 ns a value."""
+    def read_into(self, name: str, out: Tensor, piece: Piece | None = None) -> None:
+        """See `TensorSource.read_into`. Cost: one pass over the bytes of the rows, about 3 ns a value; a piece of some
+        columns costs as much as whole rows, for blocks are not cut."""
         tensor = self._tensors[name]
         rows = self._ordered_rows(name, self._data[tensor.offset : tensor.offset + tensor.num_bytes])
+        if piece is not None and piece.dim == 0:
+            rows = rows[piece.start : piece.stop]
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
-        flat_out = out.view(rows.shape[0], columns)
+        flat_out = out.view(rows.shape[0], -1)
         step = max(1, CHUNK_ELEMENTS // columns)
         try:
             for start in range(0, rows.shape[0], step):
-                self._dequantize(tensor, rows[start : start + step], flat_out[start : start + step])
+                chunk, chunk_out = rows[start : start + step], flat_out[start : start + step]
+                if piece is None or piece.dim == 0:
+                    self._dequantize(tensor, chunk, chunk_out)
+                else:
+                    whole = torch.empty((len(chunk), columns))
+                    self._dequantize(tensor, chunk, whole)
+                    chunk_out.copy_(whole[:, piece.start : piece.stop])
         except NotImplementedError as error:
             raise ModelLoadError(
                 f"{self.path}: tensor {tensor.name!r} has type {tensor.type.name}, which cannot be dequantised"

@@ -11,6 +11,7 @@ from ..models.errors import ModelLoadError
 from ..models.hf_config import HFConfig
 from ..models.parameters import ParameterReader, ProgressCallback
 from ..models.registry import find_architecture
+from ..parallel.group import ALONE, Group
 from ..quantization.linear_reader import linear_reader
 from .base import Checkpoint
 
@@ -30,8 +31,9 @@ def load_model(
     max_model_len: int | None = None,
     on_progress: ProgressCallback | None = None,
     quantization: str | None = None,
+    group: Group = ALONE,
 ) -> Model:
-    """Read all weights onto the device of `kernels`.
+    """Read all weights onto the device of `kernels`, or the part that is this rank's in a group.
 
     Args:
         dtype: of the weights and of the hidden states.
@@ -39,6 +41,7 @@ def load_model(
         on_progress: called with (tensors done, tensors in all).
         quantization: how linear layers are rounded, a key of `quantization.registry.SCHEMES`; None takes them as they
             are in the checkpoint.
+        group: the ranks that hold the model; its sizes must divide by their number.
 
     Raises:
         InvalidConfigError: `quantization` does not go with the kernels or the checkpoint.
@@ -55,6 +58,6 @@ def load_model(
     context_len = resolve_max_model_len(config, max_model_len)
     reader = linear_reader(checkpoint, quantization, kernels.name)
     parameters = ParameterReader(checkpoint, dtype, kernels.device, on_progress, reader)
-    model = architecture(config, parameters, kernels, context_len)
+    model = architecture(config, parameters, kernels, context_len, group)
     parameters.finish()
     return model

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..models.errors import ModelLoadError
+from ..models.parameters import Piece
 from .base import QuantizedRows, file_identity
 
 MAX_JSON_BYTES = 1 << 26
@@ -72,18 +73,22 @@ class SafetensorsCheckpoint:
     def quantized_rows(self, name: str) -> QuantizedRows:
         raise AssertionError(f"{name} is not stored in blocks")
 
-    def read(self, name: str) -> Tensor:
-        """A tensor as it is stored, over the mapped file. Raises ModelLoadError when it cannot be read."""
+    def read(self, name: str, piece: Piece | None = None) -> Tensor:
+        """A tensor, or a piece of it, as it is stored, over the mapped file: pages are read as they are used. Raises
+        ModelLoadError when it cannot be read."""
         stored = self._stored_names[name]
         try:
             tensor: Tensor = self._files[stored].get_tensor(stored)
+            if piece is not None:
+                tensor = tensor.narrow(piece.dim, piece.start, piece.stop - piece.start)
         except SafetensorError as error:
             raise ModelLoadError(f"{self.path}: tensor {name!r} cannot be read: {error}") from error
         return tensor
 
-    def read_into(self, name: str, out: Tensor) -> None:
-        """See `TensorSource.read_into`. The file's pages are mapped, so the only copy is the one into `out`."""
-        tensor = self.read(name)
+    def read_into(self, name: str, out: Tensor, piece: Piece | None = None) -> None:
+        """See `TensorSource.read_into`. The file's pages are mapped: the only copy is the one into `out`, and of
+        a piece only its own pages are read."""
+        tensor = self.read(name, piece)
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
             raise ModelLoadError(
                 f"{self.path}: tensor {name!r} has type {tensor.dtype}; weights must be floating point "

@@ -22,6 +22,7 @@ from ramet.kernels.interface import AttentionMetadata
 from ramet.kernels.reference import ReferenceKernels
 from ramet.radix.prefix_cache import BlockCopy
 from ramet.runtime.batch import Batch, ScheduledSequence
+from ramet.runtime.models.parameters import Piece
 from ramet.runtime.runner import ModelRunner, Runner
 from ramet.runtime.weights.base import Checkpoint
 from ramet.runtime.weights.load import load_model
@@ -69,7 +70,8 @@ class StepCheckpoint:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._checkpoint, name)
 
-    def read_into(self, name: str, values: Tensor) -> None:
+    def read_into(self, name: str, values: Tensor, piece: Piece | None = None) -> None:
+        assert piece is None
         self._checkpoint.read_into(name, values)
         if values.ndim == 2:
             values.copy_(torch.from_numpy(self._packed(name, values)))

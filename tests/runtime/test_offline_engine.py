@@ -186,14 +186,15 @@ def test_what_asks_for_nothing_is_accepted(engine: Engine) -> None:
 
 
 def test_server_options_have_sglangs_names() -> None:
-    options = {"context_length": 64, "chunked_prefill_size": 128, "page_size": 8, "tp_size": 1, "block": 1}
+    options = {"context_length": 64, "chunked_prefill_size": 128, "page_size": 8, "dp_size": 1, "block": 1}
     assert llm_options(options) == {"max_model_len": 64, "max_num_batched_tokens": 128, "block_size": 8, "block": 1}
+    assert llm_options({"tp_size": 2}) == {"tensor_parallel_size": 2}
     assert llm_options({"disable_radix_cache": True, "chunked_prefill_size": -1}) == {
         "enable_prefix_caching": False,
         "enable_chunked_prefill": False,
     }
     for bad, message in (
-        ({"tp_size": 2}, "tp_size=2 is not supported"),
+        ({"dp_size": 2}, "dp_size=2 is not supported"),
         ({"port": 30000}, "no server yet"),
         ({"page_size": 1, "block_size": 2}, "given twice"),
         ({"disable_radix_cache": 3}, "True or False"),

@@ -16,6 +16,8 @@ from ramet.kernels.dispatch import KERNELS, select_kernels
 from ramet.kernels.quantized.matrix import QuantizedMatrix
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.models.errors import ModelLoadError
+from ramet.runtime.models.parameters import Piece
+from ramet.runtime.quantization.packed_checkpoint import PackedCheckpoint
 from ramet.runtime.weights.load import load_model
 from ramet.runtime.weights.resolve import resolve_model
 
@@ -62,6 +64,27 @@ def test_tensors_are_those_of_the_plain_twin(case: str, make_packing: Any, save_
     for name in resolve_model(plain).tensor_names():
         assert resolve_model(packed).shape(name) == resolve_model(plain).shape(name)
         assert torch.equal(read(packed, name), read(plain, name)), name
+
+
+PIECES = [Piece(0, 3, 20), Piece(1, 0, 32), Piece(1, 8, 40), Piece(1, 32, 64)]
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=str)
+@pytest.mark.parametrize("case", [*HELD, *DEQUANTISED])
+def test_pieces_are_those_of_the_plain_twin(case: str, piece: Piece, make_packing: Any, save_tiny: SaveTiny) -> None:
+    packed, plain = save_tiny(make_packing(**(HELD | DEQUANTISED)[case]))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    expected = read(plain, name).narrow(piece.dim, piece.start, piece.stop - piece.start)
+    checkpoint = resolve_model(packed)
+    out = torch.empty(expected.shape)
+    checkpoint.read_into(name, out, piece)
+    assert torch.equal(out, expected)
+    if isinstance(checkpoint, PackedCheckpoint) and checkpoint.is_packed(name):
+        held = checkpoint.unpacked(name, torch.device("cpu"), piece).held()
+        if held is not None:
+            assert torch.equal(held.dequantize(torch.float32), expected)
+        if case in HELD and (piece.dim == 0 or piece.start % 32 == 0):
+            assert held is not None, "a piece that cuts no group is held like the whole"
 
 
 @pytest.mark.parametrize("case", HELD)
