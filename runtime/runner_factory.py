@@ -15,6 +15,7 @@ from functools import partial
 from itertools import pairwise
 
 from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, kernels_device, select_kernels
+from .config import EngineConfig
 from .errors import InvalidConfigError
 from .runner import ModelRunner
 from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
@@ -140,9 +141,15 @@ def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     OpenMP gives each thread that uses it workers of its own, and a forked process inherits the record of them without
     the workers: were the record the caller's, an LLM made in the child would wait for them for ever.
     """
-    if spec.config.dtype != "auto" and kernels_name != "triton":
-        raise InvalidConfigError(
-            f"dtype={spec.config.dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: leave dtype out"
-        )
+    if kernels_name != "triton":
+        _refuse_dtypes(spec.config, kernels_name)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ramet-load") as pool:
         return pool.submit(RUNNERS[kernels_name].load, spec).result()
+
+
+def _refuse_dtypes(config: EngineConfig, kernels_name: str) -> None:
+    for name, value in (("dtype", config.dtype), ("kv_cache_dtype", config.kv_cache_dtype)):
+        if value != "auto":
+            raise InvalidConfigError(
+                f"{name}={value!r} goes with kernels='triton'; {kernels_name!r} has its own: leave {name} out"
+            )

@@ -35,11 +35,21 @@ def why_unavailable(device: torch.device) -> str | None:
     return None
 
 
-def has_fp8(device: torch.device) -> bool:
-    """Whether the device converts fp8 e4m3 by itself; AMD's MI300 has another fp8 and would spill registers."""
+def why_no_fp8(device: torch.device) -> str | None:
+    """Why keys and values cannot be kept as fp8 e4m3 on a device that exists; None if they can.
+
+    Triton, from 3.6 to 3.9, refuses to compile the cast for cards before compute capability 8.9."""
     if device.type == "cpu":
-        return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+        return None
+    if torch.version.hip is not None:
+        return "on AMD cards its conversion spills registers"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < FP8_CAPABILITY:
+        return (
+            f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, and fp8 "
+            f"needs {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} (Ada, Hopper) or newer"
+        )
+    return None
 
 
 def _is_interpreting() -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from ...kernels.dispatch import kernels_device
+from ...kernels.kv_dtypes import LARGEST_CODE
+from ...kernels.triton.availability import why_no_fp8
 from ...kernels.triton.kernels import TritonKernels
 from ...kernels.triton.tiles import MAX_HEAD_DIM
 from ...sampling_params import SamplingParams
@@ -12,7 +14,7 @@ from ..batch import Batch, FlatBatch
 from ..config import EngineConfig, kv_cache_memory_from_env
 from ..errors import InvalidConfigError
 from ..kv_cache import KVCache
-from ..models.base import Model
+from ..models.base import Model, ModelConfig
 from ..models.errors import ModelLoadError
 from ..runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
 from ..sampler import SamplingRow
@@ -23,6 +25,7 @@ from .sampler import TritonSampler
 from .upload import on_device
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_CODES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Small ones where a row of padding costs most; above, no more than a third of a step is padding."""
 
@@ -34,17 +37,17 @@ def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
         UnsupportedDeviceError: Triton's kernels do not run here.
         RunnerUnavailableError: they do not compute this model.
         ModelLoadError: the weights are missing, damaged, or larger than the device's memory.
-        InvalidConfigError: no memory is left for the KV cache.
+        InvalidConfigError: no memory is left for the KV cache, or it cannot have this kv_cache_dtype.
     """
     device = kernels_device("triton", spec.device)
-    head_dim = model_config(spec.checkpoint).head_dim
-    if head_dim > MAX_HEAD_DIM:
+    config = model_config(spec.checkpoint)
+    if config.head_dim > MAX_HEAD_DIM:
         raise RunnerUnavailableError(
-            f"{spec.checkpoint.path}: head_dim={head_dim} is more than the {MAX_HEAD_DIM} that Triton kernels take; "
-            "use kernels='torch'"
+            f"{spec.checkpoint.path}: head_dim={config.head_dim} is more than the {MAX_HEAD_DIM} that Triton kernels "
+            "take; use kernels='torch'"
         )
     dtype = resolve_dtype(spec.config.dtype, device)
-    kernels = TritonKernels(device, dtype)
+    kernels = TritonKernels(device, resolve_kv_dtype(spec.config.kv_cache_dtype, dtype, config, device))
     with on_device(device):
         model = _load_weights(spec, kernels, dtype)
         sizes = captured_sizes(spec.config, device)
@@ -75,10 +78,32 @@ def warm_up(sampler: TritonSampler, vocab_size: int, device: torch.device) -> No
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The dtype of weights and cache: "auto" is bf16 on a GPU, and fp32 where kernels are interpreted."""
+    """The dtype of the weights: "auto" is bf16 on a GPU, and fp32 where kernels are interpreted."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return _DTYPES[name]
+
+
+def resolve_kv_dtype(name: str, dtype: torch.dtype, config: ModelConfig, device: torch.device) -> torch.dtype:
+    """The dtype of the KV cache: "auto" is that of the weights.
+
+    Raises:
+        InvalidConfigError: the card does not convert fp8, or the scales of this model's heads would not be aligned.
+    """
+    if name == "auto":
+        return dtype
+    kv_dtype = _CODES[name]
+    reason = why_no_fp8(device) if kv_dtype == torch.float8_e4m3fn else None
+    if reason is not None:
+        raise InvalidConfigError(
+            f"kv_cache_dtype={name!r} is not supported on {device}: {reason}; use kv_cache_dtype='int8' or 'auto'"
+        )
+    if kv_dtype in LARGEST_CODE and config.head_dim % 4:
+        raise InvalidConfigError(
+            f"kv_cache_dtype={name!r} does not go with this model: its head_dim={config.head_dim} is not divisible by "
+            "4; use kv_cache_dtype='auto'"
+        )
+    return kv_dtype
 
 
 def captured_sizes(config: EngineConfig, device: torch.device) -> tuple[int, ...]:
@@ -117,7 +142,8 @@ def _num_blocks(config: EngineConfig, model: Model, kernels: TritonKernels, size
             "smaller model"
         ) from error
     budget = pool_bytes(use, config.gpu_memory_utilization)
-    return KVCache.num_blocks_in(budget, model.config, config.block_size, kernels.kv_dtype)
+    num_blocks = KVCache.num_blocks_in(budget, model.config, config.block_size, kernels.kv_dtype)
+    return max(1, num_blocks - 1) if sizes else num_blocks  # captured steps have a block of padding
 
 
 def trial_step(config: EngineConfig, model: Model, kernels: TritonKernels) -> None:
