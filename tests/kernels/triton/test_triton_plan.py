@@ -192,6 +192,21 @@ def test_buffers_keep_their_place_and_clear_what_is_left() -> None:
     assert all(torch.equal(items, before) for items, before in zip(buffers.plan.items, first, strict=True))
 
 
+def test_of_the_block_ids_only_those_of_the_plan_are_copied() -> None:
+    """There is room for a whole pool; what is behind the plan's own stays as it was on the device."""
+    large = plan_attention(decodes(8, 20, 8), SHAPE, PlanRules(TILES, 64))
+    small = plan_attention(decodes(0, 2, 3), SHAPE, PlanRules(TILES, 64))
+    count, room = len(small.kv_blocks), len(large.kv_blocks)
+    assert count < room
+    buffers = PlanBuffers(PlanCapacity.of(large), SHAPE, CPU)
+    buffers.load(large)
+    buffers.plan.kv_blocks.fill_(-7)
+    buffers.load(small)
+    assert buffers.plan.kv_blocks.tolist() == [*small.kv_blocks, *[-7] * (room - count)]
+    buffers.load(large)
+    assert buffers.plan.kv_blocks.tolist() == large.kv_blocks.tolist()
+
+
 def test_a_plan_that_does_not_fit_changes_nothing() -> None:
     large = plan_attention(decodes(64, 2, 8), SHAPE, PlanRules(TILES, 64))
     small = plan_attention(decodes(0, 2, 3), SHAPE, PlanRules(TILES, 64))
