@@ -71,7 +71,7 @@ def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
 def warm_up(sampler: TritonSampler, vocab_size: int, device: torch.device) -> None:
     """Sample once with every kernel, so that none is compiled while requests wait. (Those of the model are compiled by
     the trial step and the captures.)"""
-    params = SamplingParams(temperature=1.0, top_k=2, top_p=0.9, min_p=0.1, repetition_penalty=1.1)
+    params = SamplingParams(temperature=1.0, top_k=2, top_p=0.9, min_p=0.1, repetition_penalty=1.1, logprobs=1)
     allowed = torch.ones(vocab_size, dtype=torch.bool)
     row = SamplingRow(params, seed=0, sample_idx=0, token_ids=[0], num_prompt_tokens=1, allowed=allowed)
     sampler.sample(torch.zeros((1, vocab_size), device=device), [row])
