@@ -14,11 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+import torch
+
 from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, kernels_device, select_kernels
 from .config import EngineConfig
 from .errors import InvalidConfigError
 from .runner import ModelRunner
-from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
+from .runner_spec import (
+    LoadedRunner,
+    RunnerSpec,
+    RunnerUnavailableError,
+    kv_cache_blocks,
+    kv_cache_too_large,
+    weights_too_large,
+)
 from .weights.load import load_model
 
 logger = logging.getLogger(__name__)
@@ -30,11 +39,16 @@ def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
         kernels = select_kernels(spec.device, kernels_name)
     except UnsupportedDeviceError as error:
         raise RunnerUnavailableError(str(error)) from error
-    model = load_model(spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress)
+    try:
+        model = load_model(
+            spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress
+        )
+    except torch.OutOfMemoryError as error:
+        raise weights_too_large(spec.checkpoint, kernels.device, torch.float32) from error
     num_blocks = kv_cache_blocks(spec.config, model.config)
     try:
         runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size, spec.config.captured_batch_sizes or ())
-    except (OSError, OverflowError, MemoryError) as error:
+    except (torch.OutOfMemoryError, OSError, OverflowError, MemoryError) as error:
         raise kv_cache_too_large(num_blocks) from error
     return LoadedRunner(
         runner=runner, kernels_name=kernels_name, model_config=model.config, max_model_len=model.max_model_len

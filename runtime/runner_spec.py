@@ -10,6 +10,7 @@ from .config import EngineConfig, default_kv_cache_memory
 from .errors import InvalidConfigError, RametError
 from .kv_cache import KVCache
 from .models.base import ModelConfig
+from .models.errors import ModelLoadError
 from .models.parameters import ProgressCallback
 from .runner import Runner
 from .sampler import Sampler
@@ -68,9 +69,19 @@ def kv_cache_blocks(config: EngineConfig, model_config: ModelConfig, dtype: torc
     return KVCache.num_blocks_in(budget, model_config, config.block_size, dtype)
 
 
-def kv_cache_too_large(num_blocks: int) -> InvalidConfigError:
-    """The error for a KV cache that the system refuses to reserve."""
+def kv_cache_too_large(num_blocks: int, captured_batch_sizes: tuple[int, ...] = ()) -> InvalidConfigError:
+    """The error for a KV cache that the system refuses to reserve, alone or with the graphs of captured steps."""
+    graphs = f" and graphs for captured_batch_sizes={captured_batch_sizes}" if captured_batch_sizes else ""
+    fewer = ", or give fewer captured_batch_sizes" if captured_batch_sizes else ""
     return InvalidConfigError(
-        f"a KV cache of {num_blocks} blocks does not fit in memory: lower num_blocks or kv_cache_memory (on "
-        "a GPU also gpu_memory_utilization)"
+        f"a KV cache of {num_blocks} blocks{graphs} does not fit in memory: lower num_blocks or kv_cache_memory (on "
+        f"a GPU also gpu_memory_utilization){fewer}"
+    )
+
+
+def weights_too_large(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> ModelLoadError:
+    """The error for weights that a device has no room for."""
+    return ModelLoadError(
+        f"{checkpoint.path}: the weights do not fit in the memory of {device} as {dtype}; take a smaller model, a "
+        "narrower dtype, or end other programs on this device"
     )

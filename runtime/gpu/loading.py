@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from ...kernels.cuda_state import first_line
 from ...kernels.dispatch import kernels_device
 from ...kernels.kv_dtypes import LARGEST_CODE
 from ...kernels.triton.availability import why_no_fp8
 from ...kernels.triton.kernels import TritonKernels
+from ...kernels.triton.probe import why_not_launched
 from ...kernels.triton.tiles import MAX_HEAD_DIM
 from ...sampling_params import SamplingParams
 from ..batch import Batch, FlatBatch
@@ -16,10 +18,17 @@ from ..errors import InvalidConfigError
 from ..kv_cache import KVCache
 from ..models.base import Model, ModelConfig
 from ..models.errors import ModelLoadError
-from ..runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
+from ..runner_spec import (
+    LoadedRunner,
+    RunnerSpec,
+    RunnerUnavailableError,
+    kv_cache_blocks,
+    kv_cache_too_large,
+    weights_too_large,
+)
 from ..sampler import SamplingRow
 from ..weights.load import load_model, model_config
-from .memory import graphs_bytes, measure, pool_bytes
+from .memory import graphs_bytes, is_out_of_memory, measure, pool_bytes
 from .runner import GpuRunner, head_shape
 from .sampler import TritonSampler
 from .upload import on_device
@@ -35,7 +44,7 @@ def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
 
     Raises:
         UnsupportedDeviceError: Triton's kernels do not run here.
-        RunnerUnavailableError: they do not compute this model.
+        RunnerUnavailableError: they cannot be launched, or do not compute this model.
         ModelLoadError: the weights are missing, damaged, or larger than the device's memory.
         InvalidConfigError: no memory is left for the KV cache, or it cannot have this kv_cache_dtype.
     """
@@ -49,16 +58,19 @@ def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
     dtype = resolve_dtype(spec.config.dtype, device)
     kernels = TritonKernels(device, resolve_kv_dtype(spec.config.kv_cache_dtype, dtype, config, device))
     with on_device(device):
+        _check_launch(device)
         model = _load_weights(spec, kernels, dtype)
         sizes = captured_sizes(spec.config, device)
         num_blocks = _num_blocks(spec.config, model, kernels, sizes)
         try:
             runner = GpuRunner(model, kernels, num_blocks, spec.config.block_size, sizes)
-        except (torch.OutOfMemoryError, OSError, OverflowError, MemoryError) as error:
-            raise kv_cache_too_large(num_blocks) from error
-    sampler = TritonSampler(device)
-    if device.type == "cuda":
-        warm_up(sampler, model.config.vocab_size, device)
+            sampler = TritonSampler(device)
+            if device.type == "cuda":
+                warm_up(sampler, model.config.vocab_size, device)
+        except (RuntimeError, OSError, OverflowError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+                raise
+            raise kv_cache_too_large(num_blocks, sizes) from error
     return LoadedRunner(
         runner=runner,
         kernels_name="triton",
@@ -116,14 +128,29 @@ def captured_sizes(config: EngineConfig, device: torch.device) -> tuple[int, ...
     return (*(size for size in _SIZES if size < most), most)
 
 
+def _check_launch(device: torch.device) -> None:
+    try:
+        reason = why_not_launched(device)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise ModelLoadError(
+                f"{device} has no free memory at all: end other programs on it, or give another device"
+            ) from error
+        reason = first_line(error)
+    if reason is not None:
+        raise RunnerUnavailableError(
+            f"kernels='triton' cannot be launched on {device}: {reason}. Triton needs a C compiler (CC names it) and a "
+            "driver that is new enough; or use kernels='torch'"
+        )
+
+
 def _load_weights(spec: RunnerSpec, kernels: TritonKernels, dtype: torch.dtype) -> Model:
     try:
         return load_model(spec.checkpoint, kernels, dtype, spec.config.max_model_len, spec.on_progress)
-    except torch.OutOfMemoryError as error:
-        raise ModelLoadError(
-            f"{spec.checkpoint.path}: the weights do not fit in the memory of {kernels.device} as {dtype}; take a "
-            "smaller model, a narrower dtype, or end other programs on this device"
-        ) from error
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise weights_too_large(spec.checkpoint, kernels.device, dtype) from error
 
 
 def _num_blocks(config: EngineConfig, model: Model, kernels: TritonKernels, sizes: tuple[int, ...]) -> int:
@@ -135,7 +162,9 @@ def _num_blocks(config: EngineConfig, model: Model, kernels: TritonKernels, size
     graphs = graphs_bytes(sizes, shape, kernels.plan_rules(shape))
     try:
         use = measure(kernels.device, lambda: trial_step(config, model, kernels), graphs)
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise InvalidConfigError(
             f"a step of max_num_batched_tokens={config.max_num_batched_tokens} and "
             f"max_num_logit_rows={config.max_num_logit_rows} does not fit beside the weights: lower them, or take a "

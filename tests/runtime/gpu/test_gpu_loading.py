@@ -23,7 +23,6 @@ from ramet.runtime.gpu.loading import captured_sizes, resolve_dtype, resolve_kv_
 from ramet.runtime.gpu.memory import BYTES_A_GRAPH, GIB, MemoryUse, graphs_bytes, pool_bytes
 from ramet.runtime.gpu.runner import GpuRunner
 from ramet.runtime.gpu.sampler import TritonSampler
-from ramet.runtime.models.errors import ModelLoadError
 from ramet.runtime.runner_factory import build_runner, runner_candidates
 from ramet.runtime.runner_spec import RunnerSpec, RunnerUnavailableError
 from ramet.runtime.weights.load import load_model, model_config
@@ -148,22 +147,6 @@ def test_heads_wider_than_the_kernels_take_are_refused_before_weights_are_read(
     )
     with pytest.raises(RunnerUnavailableError, match=r"head_dim=288 is more than the 256"):
         build_runner(("triton",), spec_of(path))
-
-
-def test_weights_that_do_not_fit_the_device(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_model", out_of_memory)
-    with pytest.raises(ModelLoadError, match=r"do not fit in the memory of cpu as torch.float32; take a smaller model"):
-        build_runner(("triton",), spec_of(tiny_path))
-
-
-def test_a_pool_that_does_not_fit_the_device(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TritonKernels, "new_kv_cache", out_of_memory)
-    with pytest.raises(InvalidConfigError, match=r"KV cache of 8 blocks does not fit .* gpu_memory_utilization"):
-        build_runner(("triton",), spec_of(tiny_path))
-
-
-def out_of_memory(*args: object, **options: object) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_a_dtype_is_for_kernels_that_have_a_choice(tiny_path: Path) -> None:
