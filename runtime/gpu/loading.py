@@ -18,6 +18,7 @@ from ..errors import InvalidConfigError
 from ..kv_cache import KVCache
 from ..models.base import Model, ModelConfig
 from ..models.errors import ModelLoadError
+from ..padding import sizes_up_to
 from ..runner_spec import (
     LoadedRunner,
     RunnerSpec,
@@ -35,8 +36,6 @@ from .upload import on_device
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _CODES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
-_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Small ones where a row of padding costs most; above, no more than a third of a step is padding."""
 
 
 def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
@@ -124,8 +123,7 @@ def captured_sizes(config: EngineConfig, device: torch.device) -> tuple[int, ...
         return config.captured_batch_sizes
     if device.type != "cuda":
         return ()
-    most = min(config.max_num_seqs, config.max_num_batched_tokens, _SIZES[-1])
-    return (*(size for size in _SIZES if size < most), most)
+    return sizes_up_to(min(config.max_num_seqs, config.max_num_batched_tokens))
 
 
 def _check_launch(device: torch.device) -> None:

@@ -197,6 +197,7 @@ def test_server_options_have_sglangs_names() -> None:
         ({"port": 30000}, "no server yet"),
         ({"page_size": 1, "block_size": 2}, "given twice"),
         ({"disable_radix_cache": 3}, "True or False"),
+        ({"tensor_parallel_size": 4}, "tensor_parallel_size=4 is not supported"),
     ):
         with pytest.raises(InvalidConfigError, match=message):
             llm_options(bad)
@@ -204,14 +205,14 @@ def test_server_options_have_sglangs_names() -> None:
 
 def test_options_that_change_no_output_are_taken() -> None:
     taken = {
-        "dtype": "auto",
         "watchdog_timeout": 300,
         "launch_timeout": 9.0,
-        "cuda_graph_max_bs": 4,
         "quantization": None,
+        "tp_size": 1,
+        "tensor_parallel_size": 1,
     }
     assert llm_options(taken) == {}
-    for bad in ({"dtype": "bfloat16"}, {"quantization": "fp8"}, {"mem_fraction_static": 0.8}, {"nnodes": 2}):
+    for bad in ({"quantization": "fp8"}, {"nnodes": 2}):
         with pytest.raises(InvalidConfigError, match=f"{next(iter(bad))}=.*is not supported"):
             llm_options(bad)
 

@@ -37,9 +37,10 @@ def test_only_the_requests_of_the_step_fail(
     engine.step()
     engine.step()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            *((loaded.runner.model, "logits") if place == "model" else (loaded.sampler, "sample")), out_of_memory
-        )
+        if place == "model":
+            patch.setattr(loaded.runner.model, "logits", out_of_memory)
+        else:
+            patch.setattr("ramet.runtime.gpu.sampler.argmax", out_of_memory)
         while "running" not in outputs:
             outputs |= {chunk.request_id: chunk.output for chunk in engine.step() if chunk.output is not None}
     outputs |= run(engine)
