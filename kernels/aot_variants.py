@@ -14,7 +14,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .kv_dtypes import LARGEST_CODE
 from .triton import argmax, attention, kv_cache, logits_edit, logits_mask, merge, norm, rotary, sampling, silu_mul
 from .triton.launch import KernelCall
 from .triton.logprobs import token_ranks_call
@@ -87,7 +86,7 @@ def _attention(
     shape: HeadShape, tile_idx: int, is_hip: bool, kv_dtype: torch.dtype = torch.bfloat16, window: int | None = None
 ) -> KernelCall:
     dot_dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
-    is_quantised = kv_dtype in LARGEST_CODE
+    is_quantised = kv_dtype in kv_cache.LARGEST_CODE
     tiles = tiles_for(shape.head_dim, dot_dtype.itemsize, shape.group_size, is_quantised=is_quantised, is_hip=is_hip)
     query, output = (_empty(NUM_ROWS, shape.num_heads, shape.head_dim, dtype=dot_dtype) for _ in range(2))
     plan = _plan(shape, len(tiles))

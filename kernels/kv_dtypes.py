@@ -1,4 +1,4 @@
-"""The dtypes of a KV cache, and the bytes that a row of one takes: the key or the value of one token and head.
+"""The quantised dtypes of a KV cache, and the bytes of a row of any: the key or the value of one token and head.
 
 fp8 e4m3 and int8 are codes with one fp32 scale for each row (`triton/kv_cache.py`). Imports no Triton.
 """
@@ -9,8 +9,6 @@ import torch
 
 LARGEST_CODE = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 """The dtypes that are quantised."""
-
-KV_DTYPES = (torch.float32, torch.float16, torch.bfloat16, *LARGEST_CODE)
 
 SCALE_BYTES = 4
 

@@ -114,11 +114,11 @@ class EngineConfig:
         kv_cache_memory: bytes for the pool when num_blocks is None. On a CPU pages are touched only as blocks are used.
         gpu_memory_utilization: fraction of a GPU's memory that weights, activations, graphs and the pool may take, when
             neither num_blocks nor kv_cache_memory says how large the pool is; what others use counts too.
-        dtype: of weights, hidden states and the KV cache on a GPU; "auto" is bfloat16 there. The CPU's kernels have
-            their own and take only "auto".
         kv_cache_dtype: of the KV cache on a GPU: "auto" is that of the weights; "fp8" (e4m3, also called "fp8_e4m3")
             and "int8" keep a scale for each token and head beside their codes and hold nearly twice the tokens. What
             the model says changes a little. fp8 needs an NVIDIA card of compute capability 8.9.
+        dtype: of weights, hidden states and the KV cache on a GPU; "auto" is bfloat16 there. The CPU's kernels have
+            their own and take only "auto".
         max_num_batched_tokens: most tokens computed in one step.
         max_num_seqs: most sequences in one step.
         max_num_logit_rows: most rows of logits in one step; bounds the memory that prompt logprobs take.
@@ -152,8 +152,8 @@ class EngineConfig:
     num_blocks: int | None = None
     kv_cache_memory: int | None = None
     gpu_memory_utilization: float = 0.9
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "int8"] = "auto"
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 256
     max_num_logit_rows: int = 512
@@ -204,8 +204,8 @@ class EngineConfig:
                 f"overlap_schedule={self.overlap_schedule!r} must be True, False or None (automatic)"
             )
         self._check_captured_batch_sizes()
-        self._check_name("dtype", self.dtype, DTYPES)
         self._check_name("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
+        self._check_name("dtype", self.dtype, DTYPES)
         fraction = self.gpu_memory_utilization
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0.0 < fraction <= 1.0:
             raise InvalidConfigError(f"gpu_memory_utilization={fraction!r} must lie in (0, 1]")

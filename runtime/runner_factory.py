@@ -17,17 +17,10 @@ from itertools import pairwise
 import torch
 
 from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, kernels_device, select_kernels
-from .config import EngineConfig
 from .errors import InvalidConfigError
+from .models.errors import ModelLoadError
 from .runner import ModelRunner
-from .runner_spec import (
-    LoadedRunner,
-    RunnerSpec,
-    RunnerUnavailableError,
-    kv_cache_blocks,
-    kv_cache_too_large,
-    weights_too_large,
-)
+from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
 from .weights.load import load_model
 
 logger = logging.getLogger(__name__)
@@ -39,16 +32,11 @@ def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
         kernels = select_kernels(spec.device, kernels_name)
     except UnsupportedDeviceError as error:
         raise RunnerUnavailableError(str(error)) from error
-    try:
-        model = load_model(
-            spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress
-        )
-    except torch.OutOfMemoryError as error:
-        raise weights_too_large(spec.checkpoint, kernels.device, torch.float32) from error
+    model = load_model(spec.checkpoint, kernels, max_model_len=spec.config.max_model_len, on_progress=spec.on_progress)
     num_blocks = kv_cache_blocks(spec.config, model.config)
     try:
         runner = ModelRunner(model, kernels, num_blocks, spec.config.block_size, spec.config.captured_batch_sizes or ())
-    except (torch.OutOfMemoryError, OSError, OverflowError, MemoryError) as error:
+    except (OSError, OverflowError, MemoryError) as error:
         raise kv_cache_too_large(num_blocks) from error
     return LoadedRunner(
         runner=runner, kernels_name=kernels_name, model_config=model.config, max_model_len=model.max_model_len
@@ -143,10 +131,25 @@ def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
     """
     for kernels_name, next_name in pairwise(candidates):
         try:
-            return _load_in_thread(kernels_name, spec)
+            return _load(kernels_name, spec)
         except RunnerUnavailableError as reason:
             logger.warning("%s: kernels %r are passed over, trying %r", reason, kernels_name, next_name)
-    return _load_in_thread(candidates[-1], spec)
+    return _load(candidates[-1], spec)
+
+
+def _load(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
+    if spec.config.kv_cache_dtype != "auto" and kernels_name != "triton":
+        raise InvalidConfigError(
+            f"kv_cache_dtype={spec.config.kv_cache_dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: "
+            "leave kv_cache_dtype out"
+        )
+    try:
+        return _load_in_thread(kernels_name, spec)
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"{spec.checkpoint.path}: the device has no room for the weights and the KV cache: take a smaller model, "
+            "lower num_blocks or kv_cache_memory, or end other programs on it"
+        ) from error
 
 
 def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
@@ -155,15 +158,9 @@ def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     OpenMP gives each thread that uses it workers of its own, and a forked process inherits the record of them without
     the workers: were the record the caller's, an LLM made in the child would wait for them for ever.
     """
-    if kernels_name != "triton":
-        _refuse_dtypes(spec.config, kernels_name)
+    if spec.config.dtype != "auto" and kernels_name != "triton":
+        raise InvalidConfigError(
+            f"dtype={spec.config.dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: leave dtype out"
+        )
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ramet-load") as pool:
         return pool.submit(RUNNERS[kernels_name].load, spec).result()
-
-
-def _refuse_dtypes(config: EngineConfig, kernels_name: str) -> None:
-    for name, value in (("dtype", config.dtype), ("kv_cache_dtype", config.kv_cache_dtype)):
-        if value != "auto":
-            raise InvalidConfigError(
-                f"{name}={value!r} goes with kernels='triton'; {kernels_name!r} has its own: leave {name} out"
-            )

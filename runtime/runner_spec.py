@@ -10,7 +10,6 @@ from .config import EngineConfig, default_kv_cache_memory
 from .errors import InvalidConfigError, RametError
 from .kv_cache import KVCache
 from .models.base import ModelConfig
-from .models.errors import ModelLoadError
 from .models.parameters import ProgressCallback
 from .runner import Runner
 from .sampler import Sampler
@@ -76,12 +75,4 @@ def kv_cache_too_large(num_blocks: int, captured_batch_sizes: tuple[int, ...] = 
     return InvalidConfigError(
         f"a KV cache of {num_blocks} blocks{graphs} does not fit in memory: lower num_blocks or kv_cache_memory (on "
         f"a GPU also gpu_memory_utilization){fewer}"
-    )
-
-
-def weights_too_large(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> ModelLoadError:
-    """The error for weights that a device has no room for."""
-    return ModelLoadError(
-        f"{checkpoint.path}: the weights do not fit in the memory of {device} as {dtype}; take a smaller model, a "
-        "narrower dtype, or end other programs on this device"
     )

@@ -31,8 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..kv_dtypes import LARGEST_CODE
-from .kv_cache import KVView
+from .kv_cache import LARGEST_CODE, KVView
 from .launch import KernelCall, dot_dtype, next_power_of_2
 from .plan import ITEM_WIDTH
 from .plan_buffers import LoadedPlan

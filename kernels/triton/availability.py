@@ -84,6 +84,11 @@ def why_no_fp8(device: torch.device) -> str | None:
     return None
 
 
+def has_fp8(device: torch.device) -> bool:
+    """Whether fp8 e4m3 can be kept on a device: see `why_no_fp8`."""
+    return why_no_fp8(device) is None
+
+
 def _is_interpreting() -> bool:
     """As Triton reads its variable."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y", "t")

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..interface import AttentionMetadata, LinearWeight
-from ..kv_dtypes import KV_DTYPES, LARGEST_CODE
 from . import attention, kv_cache, merge, norm, rotary, silu_mul
-from .availability import why_no_fp8
+from .availability import has_fp8
 from .launch import IS_INTERPRETED
 from .plan import AttentionPlan, PlanRules, plan_attention
 from .plan_buffers import LoadedPlan, PlanBuffers, PlanCapacity, load_plan
@@ -73,12 +72,14 @@ class TritonKernels:
         kv_dtype: torch.dtype = torch.float32,
         options: AttentionOptions = AttentionOptions(),
     ) -> None:
-        if kv_dtype not in KV_DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in KV_DTYPES)
+        if kv_dtype not in kv_cache.KV_DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in kv_cache.KV_DTYPES)
             raise ValueError(f"kv_dtype={kv_dtype} is not supported; use one of {known}")
-        reason = why_no_fp8(device) if kv_dtype == torch.float8_e4m3fn else None
-        if reason is not None:
-            raise ValueError(f"kv_dtype={kv_dtype} is not supported on {device}: {reason}; use torch.int8")
+        if kv_dtype == torch.float8_e4m3fn and not has_fp8(device):
+            raise ValueError(
+                f"kv_dtype={kv_dtype} is not supported on {device}: it needs an NVIDIA card of compute capability 8.9 "
+                "or newer; use torch.int8"
+            )
         self.device = device
         self.kv_dtype = kv_dtype
         self.options = options
@@ -94,7 +95,7 @@ class TritonKernels:
             raise ValueError(
                 f"head_dim={head_dim} is not supported by Triton kernels: it must be at most {MAX_HEAD_DIM}"
             )
-        if self.kv_dtype in LARGEST_CODE and head_dim % 4:
+        if self.kv_dtype in kv_cache.LARGEST_CODE and head_dim % 4:
             raise ValueError(
                 f"head_dim={head_dim} does not go with kv_dtype={self.kv_dtype}: it must be divisible by 4"
             )
@@ -180,7 +181,7 @@ class TritonKernels:
 
     def _tiles(self, shape: HeadShape) -> tuple[Tile, ...]:
         dot_itemsize = 4 if self.kv_dtype == torch.float32 else 2
-        is_quantised = self.kv_dtype in LARGEST_CODE
+        is_quantised = self.kv_dtype in kv_cache.LARGEST_CODE
         is_hip = torch.version.hip is not None
         return tiles_for(shape.head_dim, dot_itemsize, shape.group_size, is_quantised=is_quantised, is_hip=is_hip)
 
@@ -209,14 +210,14 @@ class TritonKernels:
         return prepared
 
     def _num_kv_heads(self, cache: Tensor, block_size: int, head_dim: int) -> int:
-        if self.kv_dtype not in LARGEST_CODE:
+        if self.kv_dtype not in kv_cache.LARGEST_CODE:
             return cache.shape[1]
         return cache.shape[1] // (block_size * (head_dim + 4))
 
     def views(
         self, key_cache: Tensor, value_cache: Tensor, num_kv_heads: int, head_dim: int
     ) -> tuple[kv_cache.KVView, kv_cache.KVView]:
-        if self.kv_dtype in LARGEST_CODE:
+        if self.kv_dtype in kv_cache.LARGEST_CODE:
             block_size = key_cache.shape[1] // (num_kv_heads * (head_dim + 4))
         else:
             block_size = key_cache.shape[2]

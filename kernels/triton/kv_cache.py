@@ -27,9 +27,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..kv_dtypes import LARGEST_CODE
+from .. import kv_dtypes
 from ..torch_cpu.kv_storage import lazy_zeros
 from .launch import KernelCall, next_power_of_2, rows_in_tile, tile_rows, with_packed_rows
+
+LARGEST_CODE = kv_dtypes.LARGEST_CODE
+"""The dtypes that are quantised."""
+
+KV_DTYPES = (torch.float32, torch.float16, torch.bfloat16, *LARGEST_CODE)
 
 
 @dataclass(frozen=True, slots=True)

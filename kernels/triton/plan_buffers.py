@@ -1,13 +1,11 @@
 """A plan on the device: one int32 buffer, copied at once, and room for the parts of rows.
 
-    | positions | row_ranges | rows | targets | items of tile 0 | items of tile 1 | ... | kv_blocks
+    | positions | row_ranges | rows | targets | items of tile 0 | items of tile 1 | ... | kv_blocks |
 
 The sections stand where the capacity says, not where the plan ends, so a captured graph of launches finds the next
-step's plan in the same place: items beyond the plan's have no rows and return at once, rows beyond have no parts.
-A plan that is run once gets a capacity that is just its own size.
-
-The block ids stand last: there is room for those of a whole pool, of which a step has a few, and the copy ends with
-them. What is behind is left from plans before and read by nobody.
+step's plan in the same place: items beyond the plan's have no rows and return at once, rows beyond have no parts. The
+block ids come last and are copied as far as the plan has any: there is room for all blocks of the pool, which may be a
+megabyte. A plan that is run once gets a capacity that is just its own size.
 
 The host's side is pinned and the copy asynchronous; before it is written again, the last copy is waited for.
 """
@@ -107,7 +105,7 @@ class PlanBuffers:
         self._sizes = sizes
         is_cuda = device.type == "cuda"
         self._host = torch.zeros(self._starts[-1], dtype=torch.int32, pin_memory=is_cuda)
-        self._device = torch.zeros(self._starts[-1], dtype=torch.int32, device=device)
+        self._device = torch.empty(self._starts[-1], dtype=torch.int32, device=device) if is_cuda else self._host
         self._copied = torch.cuda.Event() if is_cuda else None
         positions, row_ranges, rows, targets, *items, kv_blocks = (
             self._device[start : start + size] for start, size in zip(self._starts, sizes, strict=False)
@@ -134,21 +132,21 @@ class PlanBuffers:
         self._check(plan)
         if self._copied is not None:
             self._copied.synchronize()
-        last = plan.row_ranges[-1]
         num_missing_rows = self.capacity.num_rows - len(plan.positions)
         self._write(0, plan.positions)
-        self._write(1, plan.row_ranges + array("i", [last]) * num_missing_rows)
+        self._write(1, plan.row_ranges + plan.row_ranges[-1:] * num_missing_rows)
         self._write(2, plan.rows)
         self._write(3, plan.targets)
-        for section_idx, items in enumerate(plan.items, start=4):
+        for tile_idx, items in enumerate(plan.items):
+            section_idx = 4 + tile_idx
             self._write(section_idx, items)
             start = self._starts[section_idx]
             self._host[start + len(items) : start + self._sizes[section_idx]] = 0
-        last_idx = len(self._sizes) - 1
-        self._write(last_idx, plan.kv_blocks)
-        end = self._starts[last_idx] + len(plan.kv_blocks)
-        self._device[:end].copy_(self._host[:end], non_blocking=True)
+        last_section_idx = 4 + len(plan.items)
+        self._write(last_section_idx, plan.kv_blocks)
         if self._copied is not None:
+            end = self._starts[last_section_idx] + len(plan.kv_blocks)
+            self._device[:end].copy_(self._host[:end], non_blocking=True)
             self._copied.record()
 
     def _write(self, section_idx: int, values: array[int]) -> None:

@@ -19,14 +19,7 @@ from ..kv_cache import KVCache
 from ..models.base import Model, ModelConfig
 from ..models.errors import ModelLoadError
 from ..padding import sizes_up_to
-from ..runner_spec import (
-    LoadedRunner,
-    RunnerSpec,
-    RunnerUnavailableError,
-    kv_cache_blocks,
-    kv_cache_too_large,
-    weights_too_large,
-)
+from ..runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
 from ..sampler import SamplingRow
 from ..weights.load import load_model, model_config
 from .memory import graphs_bytes, is_out_of_memory, measure, pool_bytes
@@ -145,10 +138,11 @@ def _check_launch(device: torch.device) -> None:
 def _load_weights(spec: RunnerSpec, kernels: TritonKernels, dtype: torch.dtype) -> Model:
     try:
         return load_model(spec.checkpoint, kernels, dtype, spec.config.max_model_len, spec.on_progress)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise weights_too_large(spec.checkpoint, kernels.device, dtype) from error
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"{spec.checkpoint.path}: the weights do not fit in the memory of {kernels.device} as {dtype}; take a "
+            "smaller model, a narrower dtype, or end other programs on this device"
+        ) from error
 
 
 def _num_blocks(config: EngineConfig, model: Model, kernels: TritonKernels, sizes: tuple[int, ...]) -> int:
