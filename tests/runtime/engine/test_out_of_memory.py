@@ -23,11 +23,24 @@ def out_of_memory(*args: object) -> torch.Tensor:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Let the next call run out of memory, and those after it not."""
+    plain = getattr(owner, name)
+
+    def failing(*args: object) -> torch.Tensor:
+        monkeypatch.setattr(owner, name, plain)
+        return out_of_memory()
+
+    monkeypatch.setattr(owner, name, failing)
+
+
 @pytest.mark.parametrize("is_overlapping", [False, True])
 @pytest.mark.parametrize("place", ["model", "sampler"])
 def test_only_the_requests_of_the_step_fail(
     model_dir, load_runner, engine_over, request_of, run, monkeypatch, is_overlapping, place
 ):
+    from ramet.runtime.gpu import sampler as triton_sampler
+
     loaded = load_runner(model_dir, "triton", num_blocks=16, captured_batch_sizes=(1,))
     engine = engine_over(loaded, max_num_seqs=1, overlap_schedule=is_overlapping)
     engine.add_request(request_of("before", PROMPT, max_tokens=3))
@@ -36,13 +49,8 @@ def test_only_the_requests_of_the_step_fail(
     engine.add_request(request_of("waiting", PROMPT, max_tokens=3))
     engine.step()
     engine.step()
-    with monkeypatch.context() as patch:
-        if place == "model":
-            patch.setattr(loaded.runner.model, "logits", out_of_memory)
-        else:
-            patch.setattr("ramet.runtime.gpu.sampler.argmax", out_of_memory)
-        while "running" not in outputs:
-            outputs |= {chunk.request_id: chunk.output for chunk in engine.step() if chunk.output is not None}
+    owner, name = (loaded.runner.model, "logits") if place == "model" else (triton_sampler, "argmax")
+    fail_once(monkeypatch, owner, name)
     outputs |= run(engine)
     assert isinstance(outputs["running"].error, RequestFailedError)
     told = "lower gpu_memory_utilization, max_num_batched_tokens" if place == "model" else "CUDA out of memory"
@@ -64,10 +72,10 @@ def test_prompt_logprobs_are_computed_on_the_host_then(
         if is_full:
             monkeypatch.setattr(device_logprobs, "token_ranks", out_of_memory)
         engine = engine_over(load_runner(model_dir, "triton", num_blocks=16))
-        engine.add_request(request_of("a", PROMPT, max_tokens=2, prompt_logprobs=2, logprobs=2))
+        engine.add_request(request_of("a", PROMPT, max_tokens=2, prompt_logprobs=2))
         output = run(engine)["a"]
         assert output.error is None
-        listings.append([*output.prompt_logprobs[1:], *output.outputs[0].logprobs])
+        listings.append(output.prompt_logprobs[1:])
     for on_device, on_host in zip(*listings, strict=True):
         assert [(key, entry.rank) for key, entry in on_device.items()] == [
             (key, entry.rank) for key, entry in on_host.items()
