@@ -34,8 +34,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None
     monkeypatch.setattr(owner, name, failing)
 
 
-@pytest.mark.parametrize("is_overlapping", [False, True])
-@pytest.mark.parametrize("place", ["model", "sampler"])
+@pytest.mark.parametrize(("place", "is_overlapping"), [("model", False), ("model", True), ("sampler", True)])
 def test_only_the_requests_of_the_step_fail(
     model_dir, load_runner, engine_over, request_of, run, monkeypatch, is_overlapping, place
 ):

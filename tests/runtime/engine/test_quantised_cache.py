@@ -22,14 +22,14 @@ from ramet.runtime.runner_spec import LoadedRunner
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton runs on Linux only")
 
 STEM = [(idx * 37 + idx * idx * 5) % 97 for idx in range(70)]
-LARGEST_ERROR = {"fp8": 0.08, "int8": 0.02}
-"""Of logits, relative to the largest one: 3 bits of mantissa, and 7 bits of the largest element, over two layers.
-Measured: 0.049 and 0.010; with wrong scales 1.03."""
+LARGEST_ERROR = {"fp8": 0.06, "int8": 0.015}
+"""Of logits, relative to the largest one: 3 bits of mantissa, and 7 bits of the largest element.
+Measured: 0.035 and 0.007; with wrong scales 0.95."""
 
 
 @pytest.fixture(scope="module")
 def model_dir(make_tiny_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = make_tiny_model(seed=3).save(tmp_path_factory.mktemp("quantised") / "model")
+    path: Path = make_tiny_model(seed=3, num_hidden_layers=1).save(tmp_path_factory.mktemp("quantised") / "model")
     return path
 
 
@@ -42,9 +42,9 @@ def one_thread() -> Any:
 
 
 def last_logits(runner: Any, paged_sequence: Any) -> torch.Tensor:
-    """Of a prompt in two chunks and a decode of captured size."""
+    """Of a prompt and a decode of captured size."""
     sequence = paged_sequence(STEM, [3, 1, 4, 0, 5])
-    parts = [(0, 33), (33, 69), (69, 70)]
+    parts = [(0, 69), (69, 70)]
     logits = [
         runner.forward(Batch(scheduled=[ScheduledSequence(sequence, start, end - start, 0)])) for start, end in parts
     ]
@@ -70,7 +70,7 @@ def test_logits_are_close_and_would_not_be_without_the_scales(
     assert float((changed - exact[69]).abs().max()) / largest > 5 * LARGEST_ERROR[name]
 
 
-@pytest.mark.parametrize("name", LARGEST_ERROR)
+@pytest.mark.parametrize("name", ["int8"])
 def test_a_copied_block_is_read_as_its_original(
     name: str, model_dir: Path, load_runner: Callable[..., LoadedRunner], paged_sequence: Any
 ) -> None:
