@@ -18,6 +18,7 @@ from .quantized.matrix import QuantizedMatrix
 from .triton import argmax, attention, kv_cache, logits_edit, logits_mask, merge, norm, rotary, sampling, silu_mul
 from .triton import quantized_linear as quantized
 from .triton.launch import KernelCall
+from .triton.logprobs import token_ranks_call
 from .triton.plan import ITEM_WIDTH
 from .triton.plan_buffers import LoadedPlan
 from .triton.shared_runs import HeadShape
@@ -163,6 +164,11 @@ def _argmax(is_hip: bool) -> KernelCall:
     return argmax.argmax_call(_logits(), _int64(NUM_ROWS), _fp32(NUM_ROWS))
 
 
+def _token_ranks(is_hip: bool) -> KernelCall:
+    outputs = _empty(NUM_ROWS, dtype=torch.float64), _int64(NUM_ROWS)
+    return token_ranks_call(_logits(), _int64(NUM_ROWS), _int64(NUM_ROWS), *outputs)
+
+
 def _mask(is_hip: bool) -> KernelCall:
     return logits_mask.mask_logits_call(_logits(), _int32(8, VOCAB_SIZE // 32), _int32(8))
 
@@ -217,6 +223,7 @@ VARIANTS: dict[str, Variant] = {
     "merge": Variant(_merge),
     "sample": Variant(_sample),
     "argmax": Variant(_argmax),
+    "token_ranks": Variant(_token_ranks),
     "mask_logits": Variant(_mask),
     "edit_logits": Variant(_edit),
     "store_kv": Variant(partial(_store, torch.bfloat16)),

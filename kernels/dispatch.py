@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .cuda_state import why_no_cuda, why_no_index
 from .interface import Kernels
 
 
@@ -116,10 +117,19 @@ def check_device(device: str | torch.device, device_types: Sequence[str] = DEVIC
     except RuntimeError as error:
         raise UnsupportedDeviceError(f"device={device!r} is not a device name; use 'auto', 'cpu' or 'cuda'") from error
     if checked.type not in device_types:
-        raise UnsupportedDeviceError(f"device={device!r} is not supported; use one of {', '.join(device_types)}")
-    if checked.type == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedDeviceError(
-            f"device={device!r} was asked for, but this torch ({torch.__version__}) sees no CUDA device; "
-            "use 'cpu', or install a CUDA build of torch and a driver for it"
-        )
+        hint = "; an AMD card is called 'cuda' too" if checked.type == "hip" else ""
+        raise UnsupportedDeviceError(f"device={device!r} is not supported; use one of {', '.join(device_types)}{hint}")
+    if checked.type == "cuda":
+        _check_cuda(checked)
     return checked
+
+
+def _check_cuda(device: torch.device) -> None:
+    if not torch.cuda.is_available():
+        raise UnsupportedDeviceError(
+            f"device={str(device)!r} was asked for, but this torch ({torch.__version__}) sees no CUDA device: "
+            f"{why_no_cuda()}. Or use device='cpu'"
+        )
+    reason = why_no_index(device)
+    if reason is not None:
+        raise UnsupportedDeviceError(f"device={str(device)!r} is not among the CUDA devices here: {reason}")

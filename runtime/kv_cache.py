@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.interface import Kernels
+from ..kernels.kv_dtypes import row_bytes
 from ..radix.prefix_cache import BlockCopy
 from .errors import InvalidConfigError
 from .models.base import ModelConfig
@@ -77,12 +78,13 @@ class KVCache:
 
     @staticmethod
     def num_blocks_in(num_bytes: int, config: ModelConfig, block_size: int, dtype: torch.dtype = torch.float32) -> int:
-        """How many blocks a budget of bytes holds, over all layers, keys and values.
+        """How many blocks a budget of bytes holds, over all layers, keys and values. What `bytes_per_block` of a cache
+        with rows of `dtype` is counts, the scales of quantised ones too.
 
         Raises:
             InvalidConfigError: not even one.
         """
-        bytes_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+        bytes_per_token = 2 * config.num_layers * config.num_kv_heads * row_bytes(config.head_dim, dtype)
         bytes_per_block = bytes_per_token * block_size
         if num_bytes < bytes_per_block:
             raise InvalidConfigError(

@@ -14,6 +14,15 @@ from collections.abc import Sequence
 
 from .batch import FlatBatch
 
+_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+def sizes_up_to(most: int) -> tuple[int, ...]:
+    """A row of sizes that ends with `most`, or with 512: small ones where a row of padding costs most; above, no more
+    than a third of a step is padding."""
+    most = min(most, _SIZES[-1])
+    return (*(size for size in _SIZES if size < most), most)
+
 
 def padded_size(num_rows: int, sizes: Sequence[int]) -> int:
     """The smallest of the ascending sizes that is at least num_rows; num_rows itself if there is none. O(log sizes)."""

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+import torch
+
 from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, kernels_device, select_kernels
 from .errors import InvalidConfigError
+from .models.errors import ModelLoadError
 from .quantization.linear_reader import check_quantization
 from .runner import ModelRunner
 from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
@@ -149,10 +152,25 @@ def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
     """
     for kernels_name, next_name in pairwise(candidates):
         try:
-            return _load_in_thread(kernels_name, spec)
+            return _load(kernels_name, spec)
         except RunnerUnavailableError as reason:
             logger.warning("%s: kernels %r are passed over, trying %r", reason, kernels_name, next_name)
-    return _load_in_thread(candidates[-1], spec)
+    return _load(candidates[-1], spec)
+
+
+def _load(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
+    if spec.config.kv_cache_dtype != "auto" and kernels_name != "triton":
+        raise InvalidConfigError(
+            f"kv_cache_dtype={spec.config.kv_cache_dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: "
+            "leave kv_cache_dtype out"
+        )
+    try:
+        return _load_in_thread(kernels_name, spec)
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"{spec.checkpoint.path}: the device has no room for the weights and the KV cache: take a smaller model, "
+            "lower num_blocks or kv_cache_memory, or end other programs on it"
+        ) from error
 
 
 def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:

@@ -74,9 +74,11 @@ def kv_cache_blocks(config: EngineConfig, model_config: ModelConfig, dtype: torc
     return KVCache.num_blocks_in(budget, model_config, config.block_size, dtype)
 
 
-def kv_cache_too_large(num_blocks: int) -> InvalidConfigError:
-    """The error for a KV cache that the system refuses to reserve."""
+def kv_cache_too_large(num_blocks: int, captured_batch_sizes: tuple[int, ...] = ()) -> InvalidConfigError:
+    """The error for a KV cache that the system refuses to reserve, alone or with the graphs of captured steps."""
+    graphs = f" and graphs for captured_batch_sizes={captured_batch_sizes}" if captured_batch_sizes else ""
+    fewer = ", or give fewer captured_batch_sizes" if captured_batch_sizes else ""
     return InvalidConfigError(
-        f"a KV cache of {num_blocks} blocks does not fit in memory: lower num_blocks or kv_cache_memory (on "
-        "a GPU also gpu_memory_utilization)"
+        f"a KV cache of {num_blocks} blocks{graphs} does not fit in memory: lower num_blocks or kv_cache_memory (on "
+        f"a GPU also gpu_memory_utilization){fewer}"
     )

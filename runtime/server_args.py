@@ -6,7 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from ..kernels.dispatch import UnsupportedDeviceError, check_device
+from .config import EngineConfig
 from .errors import InvalidConfigError
+from .padding import sizes_up_to
 
 NAMES: Mapping[str, str] = {
     "model_path": "model",
@@ -16,6 +19,7 @@ NAMES: Mapping[str, str] = {
     "random_seed": "seed",
     "tp_size": "tensor_parallel_size",
     "radix_eviction_policy": "eviction_policy",
+    "mem_fraction_static": "gpu_memory_utilization",
 }
 NEGATIONS: Mapping[str, str] = {
     "disable_radix_cache": "enable_prefix_caching",
@@ -33,18 +37,20 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "enable_lora": (False,),
     "tokenizer_mode": ("auto",),
     "load_format": ("auto",),
-    "dtype": ("auto",),
-    "kv_cache_dtype": ("auto",),
 }
+STORED_FORMS = frozenset({"awq", "gptq", "gguf", "auto"})
+"""Values of `quantization` that say how a checkpoint is stored, which it says itself."""
+DTYPE_NAMES: Mapping[str, str] = {"half": "float16", "float": "float32"}
+GRAPHS = frozenset({"disable_cuda_graph", "cuda_graph_bs", "cuda_graph_max_bs"})
+"""Together they say which batch sizes are captured."""
 WITHOUT_EFFECT = frozenset(
     {"launch_timeout", "watchdog_timeout", "stream_interval", "decode_log_interval", "log_requests", "show_time_cost"}
-    | {"enable_metrics", "enable_cache_report", "disable_cuda_graph", "cuda_graph_max_bs", "disable_custom_all_reduce"}
+    | {"enable_metrics", "enable_cache_report", "disable_custom_all_reduce"}
     | {"enable_p2p_check", "enable_torch_compile", "torch_compile_max_bs", "enable_mixed_chunk", "sampling_backend"}
     | {"schedule_conservativeness", "mm_attention_backend"}
 )
 """They say how SGLang's server starts, logs or computes. No output depends on them, and there is nothing to set."""
 REASONS: Mapping[str, str] = {
-    "mem_fraction_static": "say how many bytes the cache may have with kv_cache_memory",
     "max_total_tokens": "say how many blocks the cache has with num_blocks",
     "max_prefill_tokens": "say how many tokens a step computes with chunked_prefill_size",
     "served_model_name": "a model has the name it was loaded by",
@@ -58,7 +64,6 @@ REASONS: Mapping[str, str] = {
     "api_key": "nothing listens on the network here, so leave it out; ramet has no server yet",
     "attention_backend": "name what computes the model with kernels",
     "grammar_backend": "say it with each request, in its sampling parameters",
-    "quantization": "a model file says how it is stored",
 }
 
 
@@ -70,7 +75,7 @@ def llm_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in options.items():
-        if name in WITHOUT_EFFECT or (value is None and name in REASONS):
+        if name in WITHOUT_EFFECT or name in GRAPHS or (value is None and name in (*REASONS, *NAMES)):
             continue
         if name in NEUTRAL:
             if value is not None and value not in NEUTRAL[name]:
@@ -83,7 +88,46 @@ def llm_options(options: Mapping[str, Any]) -> dict[str, Any]:
             if own in found:
                 raise InvalidConfigError(f"{name} is given twice, once as {own!r}: give one of them")
             found[own] = own_value
+    sizes = _captured_batch_sizes(options, found)
+    if sizes is not None:
+        if "captured_batch_sizes" in found:
+            names = ", ".join(sorted(GRAPHS & set(options)))
+            raise InvalidConfigError(f"captured_batch_sizes is given twice, once as {names}: give one of them")
+        found["captured_batch_sizes"] = sizes
     return found
+
+
+def _captured_batch_sizes(options: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """What SGLang's options of graphs come to; None where nothing is said, or there is no GPU to capture anything."""
+    is_disabled, sizes, most = (
+        options.get(name) for name in ("disable_cuda_graph", "cuda_graph_bs", "cuda_graph_max_bs")
+    )
+    if is_disabled is not None and not isinstance(is_disabled, bool):
+        raise InvalidConfigError(f"disable_cuda_graph={is_disabled!r} must be True or False")
+    if most is not None and not _is_count(most):
+        raise InvalidConfigError(f"cuda_graph_max_bs={most!r} must be a positive integer")
+    if sizes is not None and not (isinstance(sizes, list | tuple) and all(_is_count(size) for size in sizes)):
+        raise InvalidConfigError(f"cuda_graph_bs={sizes!r} must be a list of positive integers")
+    if is_disabled:
+        return ()
+    if (sizes is None and most is None) or not _is_for_gpu(options):
+        return None
+    if sizes is not None:
+        return tuple(size for size in sizes if most is None or size <= most)
+    assert most is not None
+    max_num_seqs = found.get("max_num_seqs", EngineConfig().max_num_seqs)
+    return sizes_up_to(min(most, max_num_seqs) if _is_count(max_num_seqs) else most)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_for_gpu(options: Mapping[str, Any]) -> bool:
+    try:
+        return check_device(options.get("device", "auto")).type == "cuda"
+    except UnsupportedDeviceError:  # the LLM says so
+        return False
 
 
 def _translated(name: str, value: Any) -> dict[str, Any]:
@@ -93,6 +137,10 @@ def _translated(name: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, bool):
             raise InvalidConfigError(f"{name}={value!r} must be True or False")
         return {NEGATIONS[name]: False} if value else {}
+    if name == "quantization" and isinstance(value, str) and value in STORED_FORMS:
+        return {}
+    if name == "dtype":
+        return {name: DTYPE_NAMES.get(value, value) if isinstance(value, str) else value}
     return {NAMES.get(name, name): value}
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
+import re
 
 import torch
 
+from ..cuda_state import first_line
+
+MIN_TRITON = (3, 6)
+"""pyproject.toml asks for the same."""
+
+_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
 MIN_CAPABILITY = (8, 0)
 FP8_CAPABILITY = (8, 9)
 
@@ -15,6 +23,13 @@ def why_unavailable(device: torch.device) -> str | None:
     """Why the kernels cannot run on a device that exists; None if they can."""
     if importlib.util.find_spec("triton") is None:
         return 'Triton is not installed; pip install "ramet[gpu]" (Linux only), or use other kernels'
+    version = triton_version()
+    if version is not None and _release(version) < MIN_TRITON:
+        needed = ".".join(map(str, MIN_TRITON))
+        return (
+            f"Triton {version} is too old, the kernels need {needed}; install the torch that brings a newer one, or "
+            "use other kernels"
+        )
     if device.type == "cpu":
         if _is_interpreting():
             return None
@@ -24,9 +39,12 @@ def why_unavailable(device: torch.device) -> str | None:
         )
     if _is_interpreting():
         return "TRITON_INTERPRET=1 is set, so Triton kernels would be interpreted on the CPU; unset it"
+    try:
+        capability = torch.cuda.get_device_capability(device)
+    except RuntimeError as error:  # another process has it for itself, a forked process, an error of the card
+        return f"it cannot be used: {first_line(error)}"
     if torch.version.hip is not None:
         return None
-    capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         return (
             f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, the kernels "
@@ -35,11 +53,40 @@ def why_unavailable(device: torch.device) -> str | None:
     return None
 
 
-def has_fp8(device: torch.device) -> bool:
-    """Whether the device converts fp8 e4m3 by itself; AMD's MI300 has another fp8 and would spill registers."""
+def triton_version() -> str | None:
+    """The version of the Triton that is installed, None if no package says so."""
+    for name in _DISTRIBUTIONS:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def why_no_fp8(device: torch.device) -> str | None:
+    """Why keys and values cannot be kept as fp8 e4m3 on a device that exists; None if they can.
+
+    Triton, from 3.6 to 3.9, refuses to compile the cast for cards before compute capability 8.9."""
     if device.type == "cpu":
-        return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+        return None
+    if torch.version.hip is not None:
+        return "on AMD cards its conversion spills registers"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < FP8_CAPABILITY:
+        return (
+            f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, and fp8 "
+            f"needs {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} (Ada, Hopper) or newer"
+        )
+    return None
+
+
+def has_fp8(device: torch.device) -> bool:
+    """Whether fp8 e4m3 can be kept on a device: see `why_no_fp8`."""
+    return why_no_fp8(device) is None
 
 
 def _is_interpreting() -> bool:

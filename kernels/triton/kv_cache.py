@@ -27,10 +27,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .. import kv_dtypes
 from ..torch_cpu.kv_storage import lazy_zeros
 from .launch import KernelCall, next_power_of_2, rows_in_tile, tile_rows, with_packed_rows
 
-LARGEST_CODE = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
+LARGEST_CODE = kv_dtypes.LARGEST_CODE
 """The dtypes that are quantised."""
 
 KV_DTYPES = (torch.float32, torch.float16, torch.bfloat16, *LARGEST_CODE)

@@ -10,25 +10,15 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from .check import Check, format_bytes
 from .engine_options import open_backend
 from .errors import is_deliberate, one_line
+from .gpu_checks import check_choice, check_gpu, check_triton, device_and_candidates, pool_on_gpu
 
 MIN_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<version>[0-9.]+))?\s*(?P<marker>;.*)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding. A "problem" keeps the product from working; a "warning" does not. `remedy` says what to do."""
-
-    name: str
-    status: Literal["ok", "warning", "problem", "skipped"]
-    detail: str
-    remedy: str = ""
 
 
 def run_checks(args: argparse.Namespace) -> Iterator[Check]:
@@ -40,6 +30,9 @@ def run_checks(args: argparse.Namespace) -> Iterator[Check]:
         ("python", check_python, "install Python 3.11 or newer"),
         ("packages", check_packages, "run pip install --upgrade ramet"),
         ("device", check_device, "give --device cpu and no --kernels, or ones that exist"),
+        ("gpu", check_gpu, "give --device cpu"),
+        ("triton", check_triton, "give --device cpu, or --kernels torch"),
+        ("choice", check_choice, "give --device cpu and no --kernels, or ones that exist"),
         ("kernels", check_cpu_kernels, "correct or unset RAMET_CPU_ISA"),
         ("threads", check_threads, "unset RAMET_NUM_THREADS or set it to a positive integer"),
         ("cache dir", check_cache_dir, "set RAMET_CACHE_DIR to a directory you can write to"),
@@ -101,12 +94,7 @@ def _release(version: str) -> tuple[int, ...]:
 def check_device(args: argparse.Namespace) -> Check:
     import torch
 
-    from ..kernels.dispatch import check_device as resolve_device
-    from ..runtime.config import default_kernels
-    from ..runtime.runner_factory import RUNNERS, runner_candidates
-
-    candidates = runner_candidates(args.kernels or default_kernels(), args.device)
-    device = resolve_device(args.device, RUNNERS[candidates[0]].device_types)
+    device, candidates = device_and_candidates(args)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return Check("device", "ok", f"{device} ({gpu}); kernels by preference: {', '.join(candidates)}")
 
@@ -205,6 +193,9 @@ def check_memory(args: argparse.Namespace) -> Check:
     """The cache at its largest fits in what is free now. Its pages are only taken as they are used."""
     from ..runtime.config import default_kv_cache_memory
 
+    on_gpu = pool_on_gpu(args)
+    if on_gpu is not None:
+        return Check("memory", "ok", on_gpu)
     num_bytes = args.kv_cache_memory or default_kv_cache_memory()
     free = free_memory()
     if free is None:
@@ -239,15 +230,6 @@ def free_memory() -> int | None:
     except OSError:
         return None
     return None
-
-
-def format_bytes(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def _size_of(path: Path) -> int:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from .checks import Check, run_checks
+from .check import Check
+from .checks import run_checks
 from .engine_options import add_engine_arguments
 from .interrupts import exit_on_interrupt
 from .terminal import Terminal

@@ -10,6 +10,10 @@ from .interrupts import exit_on_interrupt
 if TYPE_CHECKING:
     from ..frontend.backends.local import LocalBackend
 
+_FIELDS = (
+    *("max_model_len", "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "schedule_policy"),
+    *("overlap_schedule", "dtype", "kv_cache_dtype", "gpu_memory_utilization", "captured_batch_sizes"),
+)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -21,7 +25,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="smollm2 (bundled, the default), a .gguf file, a Hugging Face directory, or a hub id",
     )
     group.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads (default: the cores available)")
-    group.add_argument("--device", default="auto", help="auto (default) or a torch device")
+    group.add_argument("--device", default="auto", help="auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...")
     group.add_argument(
         "--kernels", metavar="NAME", help="what computes the model, such as torch (default: the fastest there is)"
     )
@@ -33,6 +37,27 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-num-batched-tokens", type=positive_int, metavar="N", help="most tokens in one step")
     group.add_argument("--schedule-policy", metavar="NAME", help="order of waiting requests, such as lpm or fcfs")
     group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt anew, to compare")
+    group.add_argument(
+        "--overlap-schedule",
+        action=argparse.BooleanOptionalAction,
+        help="run the host's work beside the next step (default: on a GPU)",
+    )
+    _add_gpu_arguments(parser.add_argument_group("on a GPU"))
+
+
+def _add_gpu_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--dtype", metavar="NAME", help="of weights: bfloat16 (the default), float16 or float32")
+    group.add_argument(
+        "--kv-cache-dtype", metavar="NAME", help="of the cache: auto (that of the weights), fp8 or int8, half as large"
+    )
+    group.add_argument(
+        "--gpu-memory-utilization", type=fraction, metavar="F", help="share of its memory to use (default: 0.9)"
+    )
+    graphs = group.add_mutually_exclusive_group()
+    graphs.add_argument(
+        "--captured-batch-sizes", type=sizes, metavar="N,N,...", help="sizes of decoding batches that have a CUDA graph"
+    )
+    graphs.add_argument("--disable-cuda-graph", action="store_true", help="launch every kernel of every step")
 
 
 def open_backend(args: argparse.Namespace) -> LocalBackend:
@@ -52,8 +77,9 @@ def open_backend(args: argparse.Namespace) -> LocalBackend:
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of EngineConfig that were given."""
-    names = ("max_model_len", "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "schedule_policy")
-    options: dict[str, Any] = {name: vars(args)[name] for name in names if vars(args)[name] is not None}
+    options: dict[str, Any] = {name: vars(args)[name] for name in _FIELDS if vars(args)[name] is not None}
+    if args.disable_cuda_graph:
+        options["captured_batch_sizes"] = ()
     if args.no_prefix_caching:
         options["enable_prefix_caching"] = False
     return options
@@ -71,6 +97,22 @@ def positive_int(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1")
     return int(text)
+
+
+def fraction(text: str) -> float:
+    """An argument type: a number above 0 and at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0 and at most 1, such as 0.9")
+    return value
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """An argument type: integers of at least 1 with commas between them."""
+    return tuple(positive_int(part.strip()) for part in text.split(","))
 
 
 def byte_count(text: str) -> int:

@@ -42,6 +42,15 @@ class MemoryUse:
     graphs: int
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is lacking: PyTorch's allocator has a type for it, cuBLAS, Triton and the
+    driver say it in their text."""
+    texts = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    )
+
+
 def pool_bytes(use: MemoryUse, utilization: float) -> int:
     """Bytes for the pool.
 

@@ -22,9 +22,9 @@ from ...kernels.triton.argmax import argmax
 from ...kernels.triton.logits_edit import edit_logits
 from ...kernels.triton.logits_mask import mask_logits
 from ...kernels.triton.sampling import SamplingTensors, sample
-from ..logprobs import logprobs_of, token_logprobs_of
 from ..outputs import TokenLogprobs
 from ..sampler import SampledToken, SamplingRow, allowed_mask, not_finite, nothing_left, out_of_range
+from .device_logprobs import listings_of, logprobs_of, token_logprobs_of
 from .upload import on_device, upload
 
 _MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
@@ -63,16 +63,19 @@ class TritonSampler:
             _result(int(token_id), peak, peak_before, row, logits.shape[1])
             for token_id, peak, peak_before, row in zip(chosen, after, before, rows, strict=True)
         ]
-        _add_logprobs(logits, rows, results)
+        with on_device(self._device):
+            _add_logprobs(logits, rows, results)
         return results
 
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
-        """See `Sampler.logprobs`. Brings the rows to the host."""
-        return logprobs_of(logits, token_ids, top_n)
+        """See `Sampler.logprobs`."""
+        with on_device(self._device):
+            return logprobs_of(logits, token_ids, top_n)
 
     def token_logprobs(self, logits: Tensor, row_indices: Sequence[int], token_ids: Sequence[int]) -> list[float]:
-        """See `Sampler.token_logprobs`. Brings the rows to the host."""
-        return token_logprobs_of(logits.cpu(), row_indices, token_ids)
+        """See `Sampler.token_logprobs`."""
+        with on_device(self._device):
+            return token_logprobs_of(logits, row_indices, token_ids)
 
 
 def _result(token_id: int, peak: float, peak_before: float, row: SamplingRow, vocab_size: int) -> SampledToken:
@@ -94,11 +97,10 @@ def _add_logprobs(logits: Tensor, rows: Sequence[SamplingRow], results: list[Sam
     ]
     if not wanted:
         return
-    on_host = logits[[idx for idx, _ in wanted]].cpu()
-    for host_idx, (idx, top_n) in enumerate(wanted):
-        token_id = results[idx].token_id
-        (listing,) = logprobs_of(on_host[host_idx : host_idx + 1], (token_id,), top_n)
-        results[idx] = SampledToken(token_id, listing)
+    indices, top_ns = zip(*wanted, strict=True)
+    listings = listings_of(logits, indices, [results[idx].token_id for idx in indices], top_ns)
+    for idx, listing in zip(indices, listings, strict=True):
+        results[idx] = SampledToken(results[idx].token_id, listing)
 
 
 def _knobs(rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingTensors:

@@ -29,7 +29,7 @@ def test_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--quick"]) == 0
     shown = capsys.readouterr().out
     assert "FAIL" not in shown
-    for name in ("python", "packages", "device", "kernels", "threads", "cache dir", "model", "memory"):
+    for name in ("python", "packages", "device", "gpu", "triton", "choice", "kernels", "cache dir", "model", "memory"):
         assert f"  {name} " in shown
 
 

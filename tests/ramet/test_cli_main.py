@@ -14,6 +14,7 @@ import ramet
 from ramet.cli import main as cli
 from ramet.cli.engine_options import byte_count, engine_options
 from ramet.cli.errors import CommandError, one_line
+from ramet.runtime.config import EngineConfig
 
 RAMET = [sys.executable, "-c", "import sys; from ramet.cli.main import main; sys.exit(main())"]
 
@@ -160,3 +161,46 @@ def test_only_given_options_reach_the_engine() -> None:
         "kv_cache_memory": 1 << 20,
         "enable_prefix_caching": False,
     }
+
+
+@pytest.mark.parametrize("command", [["chat"], ["run", "x.py"], ["eval", "x"], ["demo"], ["doctor"]])
+def test_every_command_with_a_model_takes_the_options_of_a_gpu(command: list[str]) -> None:
+    parser = cli.build_parser()
+    given = ["--dtype", "float16", "--kv-cache-dtype", "int8", "--gpu-memory-utilization", "0.5"]
+    given += ["--no-overlap-schedule", "--captured-batch-sizes", "1, 2,4"]
+    options = engine_options(parser.parse_args([command[0], *given, *command[1:]]))
+    assert options == {
+        "dtype": "float16",
+        "kv_cache_dtype": "int8",
+        "gpu_memory_utilization": 0.5,
+        "overlap_schedule": False,
+        "captured_batch_sizes": (1, 2, 4),
+    }
+    EngineConfig(**options)
+    graphs = parser.parse_args([command[0], "--disable-cuda-graph", "--overlap-schedule", *command[1:]])
+    assert engine_options(graphs) == {"captured_batch_sizes": (), "overlap_schedule": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gpu-memory-utilization", "90"], "'90' must be a number above 0 and at most 1"),
+        (["--gpu-memory-utilization", "nan"], "'nan' must be a number above 0"),
+        (["--gpu-memory-utilization", "much"], "'much' must be a number above 0"),
+        (["--captured-batch-sizes", "1,0"], "'0' must be an integer of at least 1"),
+        (["--captured-batch-sizes", "1", "--disable-cuda-graph"], "not allowed with argument"),
+    ],
+)
+def test_options_of_a_gpu_out_of_range(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["chat", *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_names_of_dtypes_are_the_configs_to_refuse(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert cli.main(["chat", "--kv-cache-dtype", "int3"]) == 2
+    assert "kv_cache_dtype='int3' is unknown; choose one of ['auto', 'fp8'" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ramet.kernels.dispatch import KERNELS, select_kernels, why_unavailable
+from ramet.kernels.kv_dtypes import LARGEST_CODE
 from ramet.radix.prefix_cache import BlockCopy
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.kv_cache import KVCache
@@ -51,6 +52,21 @@ def test_half_precision_holds_twice_the_blocks() -> None:
     num_bytes = 1 << 20
     full = KVCache.num_blocks_in(num_bytes, model_config(), 16)
     assert KVCache.num_blocks_in(num_bytes, model_config(), 16, torch.float16) in (2 * full, 2 * full + 1)
+
+
+@pytest.mark.skipif("triton" not in RUNNABLE, reason="Triton runs on Linux only")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, *LARGEST_CODE], ids=str)
+@pytest.mark.parametrize("has_padding_block", [False, True])
+def test_a_budget_counts_what_a_cache_of_any_dtype_takes(dtype: torch.dtype, has_padding_block: bool) -> None:
+    """Scales included: the reckoning of blocks, and the storage that Triton's kernels make."""
+    from ramet.kernels.triton.kernels import TritonKernels
+
+    kernels = TritonKernels(torch.device("cpu"), dtype)
+    cache = KVCache(kernels, model_config(), num_blocks=5, block_size=16, has_padding_block=has_padding_block)
+    num_bytes = 3 * 2 * 2 * 16 * (8 * dtype.itemsize + (4 if dtype in LARGEST_CODE else 0))
+    assert cache.bytes_per_block == num_bytes
+    assert KVCache.num_blocks_in(7 * num_bytes, model_config(), 16, dtype) == 7
+    assert KVCache.num_blocks_in(7 * num_bytes - 1, model_config(), 16, dtype) == 6
 
 
 def test_a_budget_below_one_block_is_refused() -> None:

@@ -198,6 +198,7 @@ def test_server_options_have_sglangs_names() -> None:
         ({"port": 30000}, "no server yet"),
         ({"page_size": 1, "block_size": 2}, "given twice"),
         ({"disable_radix_cache": 3}, "True or False"),
+        ({"tp_size": 2, "tensor_parallel_size": 4}, "given twice"),
     ):
         with pytest.raises(InvalidConfigError, match=message):
             llm_options(bad)
@@ -205,14 +206,16 @@ def test_server_options_have_sglangs_names() -> None:
 
 def test_options_that_change_no_output_are_taken() -> None:
     taken = {
-        "dtype": "auto",
         "watchdog_timeout": 300,
         "launch_timeout": 9.0,
-        "cuda_graph_max_bs": 4,
-        "quantization": None,
+        "quantization": "awq",
+        "dp_size": 1,
     }
     assert llm_options(taken) == {}
-    for bad in ({"dtype": "bfloat16"}, {"quantization": "fp8"}, {"mem_fraction_static": 0.8}, {"nnodes": 2}):
+    assert llm_options({"quantization": "int8", "tp_size": 2}) == {"quantization": "int8", "tensor_parallel_size": 2}
+    with pytest.raises(InvalidConfigError, match="quantization='fp8' is unknown"):
+        EngineConfig(**llm_options({"quantization": "fp8"}))
+    for bad in ({"load_format": "dummy"}, {"nnodes": 2}):
         with pytest.raises(InvalidConfigError, match=f"{next(iter(bad))}=.*is not supported"):
             llm_options(bad)
 

@@ -61,6 +61,7 @@ def test_without_a_name_the_device_decides(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert runner_candidates(None, "auto") == runner_candidates(None, "cpu") == PREFERRED["cpu"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert runner_candidates(None, "auto") == runner_candidates(None, "cuda:0") == PREFERRED["cuda"]
 
 

@@ -54,7 +54,7 @@ def test_options_are_taken_and_refused_as_it_says() -> None:
                     assert refuses(name, 7) == (start != "any value"), name
     listed = {name for names, _ in rows for name in names} | {"node_rank"}
     known = {*server_args.NAMES, *server_args.NEGATIONS, *server_args.NEUTRAL, *server_args.WITHOUT_EFFECT}
-    assert known | {*server_args.REASONS} <= listed
+    assert known | {*server_args.REASONS, *server_args.GRAPHS} <= listed
     assert len(rows) > 10
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 import torch
@@ -190,6 +191,33 @@ def test_buffers_keep_their_place_and_clear_what_is_left() -> None:
     assert buffers.plan.row_ranges[3:].unique().numel() == 1
     buffers.load(large)
     assert all(torch.equal(items, before) for items, before in zip(buffers.plan.items, first, strict=True))
+
+
+class FinishedCopy:
+    """Stands for the event that a copy is followed by."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+def test_of_the_block_ids_only_those_of_the_plan_are_copied() -> None:
+    """There is room for a whole pool; what is behind the plan's own stays as it was on the device. A GPU's memory is
+    played by a tensor beside the host's."""
+    large = plan_attention(decodes(8, 20, 8), SHAPE, PlanRules(TILES, 64))
+    small = plan_attention(decodes(0, 2, 3), SHAPE, PlanRules(TILES, 64))
+    count, room = len(small.kv_blocks), len(large.kv_blocks)
+    assert count < room
+    buffers = PlanBuffers(PlanCapacity.of(large), SHAPE, CPU)
+    buffers._host = torch.zeros_like(buffers._device)
+    buffers._copied = cast(Any, FinishedCopy())
+    buffers.load(large)
+    assert buffers.plan.positions.tolist() == large.positions.tolist()
+    buffers.plan.kv_blocks.fill_(-7)
+    buffers.load(small)
+    assert buffers.plan.kv_blocks.tolist() == [*small.kv_blocks, *[-7] * (room - count)]
+    buffers.load(large)
+    assert buffers.plan.kv_blocks.tolist() == large.kv_blocks.tolist()
 
 
 def test_a_plan_that_does_not_fit_changes_nothing() -> None:

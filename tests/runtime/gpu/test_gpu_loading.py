@@ -19,14 +19,13 @@ from ramet.runtime.batch import Batch, ScheduledSequence
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.gpu import loading
-from ramet.runtime.gpu.loading import captured_sizes, resolve_dtype, trial_step
+from ramet.runtime.gpu.loading import captured_sizes, resolve_dtype, resolve_kv_dtype, trial_step
 from ramet.runtime.gpu.memory import BYTES_A_GRAPH, GIB, MemoryUse, graphs_bytes, pool_bytes
 from ramet.runtime.gpu.runner import GpuRunner
 from ramet.runtime.gpu.sampler import TritonSampler
-from ramet.runtime.models.errors import ModelLoadError
 from ramet.runtime.runner_factory import build_runner, runner_candidates
 from ramet.runtime.runner_spec import RunnerSpec, RunnerUnavailableError
-from ramet.runtime.weights.load import load_model
+from ramet.runtime.weights.load import load_model, model_config
 from ramet.runtime.weights.resolve import resolve_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -101,7 +100,8 @@ def test_the_sampler_is_warmed_up_with_every_kernel(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(KernelCall, "run", run)
     loading.warm_up(TritonSampler(CPU), 50, CPU)
-    assert set(launched) == {"argmax_kernel", "edit_logits_kernel", "mask_logits_kernel", "sample_kernel"}
+    names = ("argmax", "edit_logits", "mask_logits", "sample", "token_ranks")
+    assert set(launched) == {f"{name}_kernel" for name in names}
 
 
 def test_the_pool_is_what_is_left() -> None:
@@ -149,30 +149,48 @@ def test_heads_wider_than_the_kernels_take_are_refused_before_weights_are_read(
         build_runner(("triton",), spec_of(path))
 
 
-def test_weights_that_do_not_fit_the_device(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_model", out_of_memory)
-    with pytest.raises(ModelLoadError, match=r"do not fit in the memory of cpu as torch.float32; take a smaller model"):
-        build_runner(("triton",), spec_of(tiny_path))
-
-
-def test_a_pool_that_does_not_fit_the_device(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TritonKernels, "new_kv_cache", out_of_memory)
-    with pytest.raises(InvalidConfigError, match=r"KV cache of 8 blocks does not fit .* gpu_memory_utilization"):
-        build_runner(("triton",), spec_of(tiny_path))
-
-
-def out_of_memory(*args: object, **options: object) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory")
-
-
 def test_a_dtype_is_for_kernels_that_have_a_choice(tiny_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"dtype='bfloat16' goes with kernels='triton'; 'torch' has its own"):
         build_runner(("torch",), spec_of(tiny_path, dtype="bfloat16"))
 
 
+@pytest.mark.parametrize("kernels", ["cpu", "torch", "torch_int8", "reference"])
+def test_a_kv_cache_dtype_is_for_kernels_that_have_a_choice(tiny_path: Path, kernels: str) -> None:
+    with pytest.raises(InvalidConfigError, match=rf"kv_cache_dtype='int8' goes with kernels='triton'; '{kernels}' has"):
+        build_runner((kernels,), spec_of(tiny_path, kv_cache_dtype="int8"))
+
+
+def test_fp8_is_refused_on_cards_that_do_not_convert_it(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = model_config(resolve_model(tiny_path))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A100")
+    for name in ("fp8", "fp8_e4m3"):
+        with pytest.raises(
+            InvalidConfigError, match=rf"kv_cache_dtype='{name}' .* cuda: A100 has compute capability 8.0.*'int8'"
+        ):
+            resolve_kv_dtype(name, torch.bfloat16, config, CUDA)
+    assert resolve_kv_dtype("int8", torch.bfloat16, config, CUDA) == torch.int8
+    assert resolve_kv_dtype("auto", torch.bfloat16, config, CUDA) == torch.bfloat16
+    with pytest.raises(ValueError, match=r"kv_dtype=torch.float8_e4m3fn is not supported on cuda: it needs"):
+        TritonKernels(CUDA, torch.float8_e4m3fn)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    assert resolve_kv_dtype("fp8", torch.bfloat16, config, CUDA) == torch.float8_e4m3fn
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with pytest.raises(InvalidConfigError, match=r"kv_cache_dtype='fp8' .* on AMD cards"):
+        resolve_kv_dtype("fp8", torch.bfloat16, config, CUDA)
+
+
+def test_heads_whose_scales_would_not_be_aligned(make_tiny_model: Callable[..., Any], tmp_path: Path) -> None:
+    path = make_tiny_model(num_hidden_layers=1, head_dim=30).save(tmp_path / "odd")
+    with pytest.raises(InvalidConfigError, match=r"kv_cache_dtype='int8' does not go with this model: its head_dim=30"):
+        build_runner(("triton",), spec_of(path, kv_cache_dtype="int8"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"kv_cache_dtype": "fp16"}, r"kv_cache_dtype='fp16' is unknown; choose one of .*'fp8'"),
+        ({"kv_cache_dtype": None}, r"kv_cache_dtype=None is unknown"),
         ({"gpu_memory_utilization": 0}, r"gpu_memory_utilization=0 must lie in \(0, 1\]"),
         ({"gpu_memory_utilization": 90}, r"gpu_memory_utilization=90 must lie"),
         ({"gpu_memory_utilization": True}, r"gpu_memory_utilization=True must lie"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ramet.runtime.gpu.sampler import TritonSampler
 from ramet.runtime.gpu.upload import upload
+from ramet.runtime.outputs import TokenLogprobs
 from ramet.runtime.sampler import SamplingRow
 from ramet.runtime.sampler_numpy import NumpySampler
 from ramet.sampling_params import SamplingParams
@@ -59,8 +60,22 @@ def sampling_rows(draw: st.DrawFn) -> SamplingRow:
 def test_rows_get_what_the_definition_gives_them(rows: list[SamplingRow], seed: int) -> None:
     logits = torch.randn((len(rows), VOCAB_SIZE), generator=torch.Generator().manual_seed(seed)) * 3
     untouched = logits.clone()
-    assert TritonSampler(CPU).sample(logits, rows) == NumpySampler().sample(logits, rows)
+    results, wanted = TritonSampler(CPU).sample(logits, rows), NumpySampler().sample(logits, rows)
+    assert [(each.token_id, each.error) for each in results] == [(each.token_id, each.error) for each in wanted]
+    for result, expected in zip(results, wanted, strict=True):
+        assert (result.logprobs is None) == (expected.logprobs is None)
+        assert_close(result.logprobs or {}, expected.logprobs or {})
     assert torch.equal(logits, untouched)
+
+
+def assert_close(listing: TokenLogprobs, expected: TokenLogprobs) -> None:
+    """The same tokens in the same order with the same ranks; logprobs to the rounding of a sum in fp64."""
+    assert [(token_id, entry.rank) for token_id, entry in listing.items()] == [
+        (token_id, entry.rank) for token_id, entry in expected.items()
+    ]
+    assert [entry.logprob for entry in listing.values()] == pytest.approx(
+        [entry.logprob for entry in expected.values()], rel=0, abs=1e-12, nan_ok=True
+    )
 
 
 def greedy(**fields: object) -> SamplingRow:
@@ -86,9 +101,15 @@ def test_rows_that_cannot_be_sampled_say_why_and_leave_the_others_alone() -> Non
 
 def test_logprobs_are_those_of_the_definition() -> None:
     logits = torch.randn(3, 40)
-    assert TritonSampler(CPU).logprobs(logits, [1, 2, 39], 3) == NumpySampler().logprobs(logits, [1, 2, 39], 3)
+    sampler = TritonSampler(CPU)
+    for listing, expected in zip(
+        sampler.logprobs(logits, [1, 2, 39], 3), NumpySampler().logprobs(logits, [1, 2, 39], 3), strict=True
+    ):
+        assert_close(listing, expected)
     named = ([0, 0, 2], [5, 6, 39])
-    assert TritonSampler(CPU).token_logprobs(logits, *named) == NumpySampler().token_logprobs(logits, *named)
+    found = sampler.token_logprobs(logits, *named)
+    assert found == pytest.approx(NumpySampler().token_logprobs(logits, *named), rel=0, abs=1e-12)
+    assert found[2] == sampler.logprobs(logits[2:], [39], 0)[0][39].logprob
 
 
 @pytest.mark.parametrize("shapes", [[(0,), (3,)], [(5,), (2, 3), (1,)]])
