@@ -14,6 +14,7 @@ from ramet import LLM, Engine, InvalidConfigError, InvalidRequestError, Runtime,
 from ramet.frontend.primitives import gen
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
+from ramet.runtime.config import EngineConfig
 from ramet.runtime.server_args import llm_options, set_log_level
 
 pytestmark = pytest.mark.model
