@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +26,7 @@ from ...kernels.triton.sampling import SamplingTensors, sample
 from ..logprobs import logprobs_of, token_logprobs_of
 from ..outputs import TokenLogprobs
 from ..sampler import SampledToken, SamplingRow, allowed_mask, not_finite, nothing_left, out_of_range
+from .download import Download
 from .upload import on_device, upload
 
 _MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
@@ -46,9 +48,17 @@ class TritonSampler:
         Cost: a pass over the logits if all rows are greedy; a copy of them, and O(context) on the host for a row with
         penalties, if any is to be changed; some twenty passes where top-k or top-p cut.
         """
+        return self.begin(logits, rows, range(len(rows))).finish()
+
+    def begin(self, logits: Tensor, rows: Sequence[SamplingRow], row_indices: Sequence[int]) -> TritonDraw:
+        """See `Sampler.begin`. Everything is enqueued on the current stream; nothing is read."""
         assert logits.dtype == torch.float32
-        assert logits.shape[0] == len(rows)
+        assert len(rows) == len(row_indices)
         with on_device(self._device):
+            logits = _selected(logits, row_indices)
+            if not rows:
+                nothing = torch.empty((3, 0), dtype=torch.int64, device=self._device)
+                return TritonDraw(nothing[0], Download(nothing), [], [], None, logits.shape[1])
             token_ids, peaks = argmax(logits)
             peaks_before = peaks
             if any(row.changes_logits for row in rows):
@@ -58,13 +68,10 @@ class TritonSampler:
                 logits_to_sample = logits
             if not all(row.params.is_greedy for row in rows):
                 sample(logits_to_sample, token_ids, peaks, _knobs(rows, logits.shape[1], self._device))
-            chosen, after, before = torch.stack((token_ids.double(), peaks.double(), peaks_before.double())).tolist()
-        results = [
-            _result(int(token_id), peak, peak_before, row, logits.shape[1])
-            for token_id, peak, peak_before, row in zip(chosen, after, before, rows, strict=True)
-        ]
-        _add_logprobs(logits, rows, results)
-        return results
+            chosen = Download(torch.stack((token_ids.double(), peaks.double(), peaks_before.double())))
+            listed = [idx for idx, row in enumerate(rows) if row.params.logprobs is not None]
+            listed_logits = Download(_selected(logits, listed)) if listed else None
+        return TritonDraw(token_ids, chosen, list(rows), listed, listed_logits, logits.shape[1])
 
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
         """See `Sampler.logprobs`. Brings the rows to the host."""
@@ -73,6 +80,44 @@ class TritonSampler:
     def token_logprobs(self, logits: Tensor, row_indices: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """See `Sampler.token_logprobs`. Brings the rows to the host."""
         return token_logprobs_of(logits.cpu(), row_indices, token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonDraw:
+    """Tokens that kernels choose. See `Draw`.
+
+    Attributes:
+        token_ids: int64 [S] on the device.
+        chosen: fp64 [3, S]: token ids, and the largest logits after and before what rows change.
+        listed: the rows that want logprobs.
+        listed_logits: fp32 [listed rows, vocab], unmodified.
+    """
+
+    token_ids: Tensor
+    chosen: Download
+    rows: list[SamplingRow]
+    listed: list[int]
+    listed_logits: Download | None
+    vocab_size: int
+
+    def finish(self) -> list[SampledToken]:
+        """See `Draw.finish`."""
+        chosen, after, before = self.chosen.wait().tolist()
+        results = [
+            _result(int(token_id), peak, peak_before, row, self.vocab_size)
+            for token_id, peak, peak_before, row in zip(chosen, after, before, self.rows, strict=True)
+        ]
+        if self.listed_logits is not None:
+            _add_logprobs(self.listed_logits.wait(), self.listed, self.rows, results)
+        return results
+
+
+def _selected(logits: Tensor, row_indices: Sequence[int]) -> Tensor:
+    """Rows of the logits; the logits themselves if all are named."""
+    if len(row_indices) == logits.shape[0]:
+        return logits
+    (indices,) = upload([np.array(row_indices, dtype=np.int64)], logits.device)
+    return logits.index_select(0, indices)
 
 
 def _result(token_id: int, peak: float, peak_before: float, row: SamplingRow, vocab_size: int) -> SampledToken:
@@ -85,20 +130,13 @@ def _result(token_id: int, peak: float, peak_before: float, row: SamplingRow, vo
     return SampledToken(token_id)
 
 
-def _add_logprobs(logits: Tensor, rows: Sequence[SamplingRow], results: list[SampledToken]) -> None:
-    """Put logprobs, of the unmodified logits, into the results of the rows that want them. Mutates `results`."""
-    wanted = [
-        (idx, row.params.logprobs)
-        for idx, row in enumerate(rows)
-        if row.params.logprobs is not None and results[idx].error is None
-    ]
-    if not wanted:
-        return
-    on_host = logits[[idx for idx, _ in wanted]].cpu()
-    for host_idx, (idx, top_n) in enumerate(wanted):
-        token_id = results[idx].token_id
-        (listing,) = logprobs_of(on_host[host_idx : host_idx + 1], (token_id,), top_n)
-        results[idx] = SampledToken(token_id, listing)
+def _add_logprobs(logits: Tensor, listed: list[int], rows: Sequence[SamplingRow], results: list[SampledToken]) -> None:
+    """Put logprobs into the results of the listed rows, one row of logits on the host each. Mutates `results`."""
+    for host_idx, idx in enumerate(listed):
+        token_id, top_n = results[idx].token_id, rows[idx].params.logprobs
+        if results[idx].error is None and top_n is not None:
+            (listing,) = logprobs_of(logits[host_idx : host_idx + 1], (token_id,), top_n)
+            results[idx] = SampledToken(token_id, listing)
 
 
 def _knobs(rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingTensors:
