@@ -126,7 +126,7 @@ def test_cut_at_any_length_it_is_the_beginning_of_a_text(generate, max_tokens, j
     assert sample.finish_reason is (FinishReason.STOP if is_whole else FinishReason.LENGTH)
 
 
-@pytest.mark.parametrize("overlap_schedule", [False, True])
+@pytest.mark.parametrize("overlap_schedule", [False, True, "pipelined"])
 @pytest.mark.parametrize("jump_forward", [False, True])
 @pytest.mark.parametrize("include_stop", [False, True])
 def test_a_stop_string_inside_a_forced_run_cuts_it(generate, overlap_schedule, jump_forward, include_stop):
