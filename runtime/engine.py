@@ -3,14 +3,21 @@
 `Engine.step()` reads as five phases: intake, schedule, forward, sample, commit. The engine is not thread-safe: one
 thread owns it and everything below it (`engine_loop.py` is that thread).
 
-With the overlap scheduler a step is launched before the results of the one before are processed:
+*Accepting* is what the next plan depends on: tokens are appended, full blocks become the tree's, and a sequence that
+reached a stop token or its length is gone. *Processing* is text: detokenising, stop strings, outputs. Without overlap
+one comes after the other. With it (ADR 13), a step is launched between the two:
 
     host     ... accept n | schedule n+1 | launch n+1 | process n | intake | wait ... sample n+1 | accept n+1 ...
     kernels  ... step n   |                           | step n+1 ------------------> |
 
-*Accepting* is what the next plan depends on: tokens are appended, full blocks become the tree's, and a sequence that
-reached a stop token or its length is gone. *Processing* is text: detokenising, stop strings, outputs. A sequence that a
-stop string ends is in the next step already, for one token that is thrown away and never cached.
+Where a device computes by itself, it never waits for the host (ADR 29). A step is planned and launched before the
+tokens are known that it goes on with; the device finds them where it has drawn them:
+
+    host     ... wait for tokens n | accept n | begin sampling n+1 | schedule n+2 | launch n+2 | process n | intake ...
+    device   ... sample n | step n+1 ---------------------------------------------> | sample n+1 | step n+2 --------> ...
+
+What ends, or turns out otherwise, while it is in a step in flight has computed there in vain: a token or two that are
+thrown away and never cached.
 """
 
 from __future__ import annotations
@@ -176,7 +183,7 @@ class Engine:
         """Between two calls the last step is in flight, its sampling is not, and the one before is being sampled."""
         chunks: list[OutputChunk] = []
         results = self._collect() if len(self._in_flight) > 1 else StepResults()
-        self._draw()
+        self._begin_sampling()
         batch = self._schedule_ahead()
         if batch is None or batch.is_empty:
             # Texts first: a sequence that a stop string ends must not get another token.
@@ -303,16 +310,11 @@ class Engine:
         with self.metrics.phase("forward"):
             self._in_flight.append(self._launcher.launch(batch, self._recorders))
 
-    def _draw(self) -> None:
-        """Set sampling of the step in flight going, if it is not: `_collect` finds out if that fails."""
-        if not self._in_flight or self._in_flight[0].draw is not None:
-            return
-        step = self._in_flight[0]
-        try:
+    def _begin_sampling(self) -> None:
+        """Set sampling of the only step in flight going; `_collect` finds out if that fails."""
+        if self._in_flight and self._in_flight[0].draw is None:
             with self.metrics.phase("sample"), torch.inference_mode():
-                step.draw = self._sampling.begin(step.batch, step.logits(), step.void)
-        except Exception as error:
-            step.fail(error)
+                self._in_flight[0].begin_sampling(self._sampling)
 
     def _collect(self) -> StepResults:
         """Wait for the oldest step in flight, for its tokens, and accept them."""

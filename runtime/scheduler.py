@@ -163,12 +163,15 @@ class Scheduler:
 
         Returns:
             None if that takes the results of the step in flight: all that is left depends on them, or somebody would be
-            preempted, who may be about to end. Some sequences may have got more room then; nothing else has changed.
+            preempted, though one may be about to end. Running sequences may have got more room then, for tokens that
+            they will have; nothing else has changed, for nobody is admitted before all who run are planned.
         """
+        ratio = self.admission.new_token_ratio
         self._is_ahead = True
         try:
             return self.schedule()
         except _ResultsNeededError:
+            self.admission.new_token_ratio = ratio
             return None
         finally:
             self._is_ahead = False

@@ -11,7 +11,7 @@ from torch import Tensor
 from .batch import Batch
 from .runner import Runner
 from .sequence import Sequence
-from .step_sampling import StepDraw
+from .step_sampling import StepDraw, StepSampling
 from .trace.recorder import TraceRecorder
 
 
@@ -49,9 +49,13 @@ class InFlightStep:
             part.sequence for part in self.batch.scheduled if part.sequence.is_finished or part.sequence in self.void
         ]
 
-    def fail(self, error: Exception) -> None:
-        """Let `logits` raise it."""
-        self.logits = _raising(error)
+    def begin_sampling(self, sampling: StepSampling) -> None:
+        """Set its sampling going. If that fails, `logits` raises it."""
+        try:
+            self.draw = draw = sampling.begin(self.batch, self.logits(), self.void)
+            self.logits = lambda: draw.logits
+        except Exception as error:
+            self.logits = _raising(error)
 
 
 class StepLauncher:

@@ -44,6 +44,11 @@ class _Wanted:
         return SampledToken(-1, error=constraint.dead_end)
 
     @property
+    def may_need_logits(self) -> bool:
+        """A token that it is steered to needs logprobs."""
+        return self.sequence.constraint is not None and self.sequence.sampling_row.params.logprobs is not None
+
+    @property
     def can_go_without_mask(self) -> bool:
         params, constraint = self.sequence.request.sampling_params, self.sequence.constraint
         return constraint is not None and constraint.can_ask_by_token and not params.cuts_distribution
@@ -193,6 +198,7 @@ class StepDraw:
 
     Attributes:
         token_ids: int64 on the device; each sequence knows its row.
+        logits: fp32 [R, vocab]. No rows if nobody is going to read them: the next step's may take their place then.
         is_read_by_host: the next step cannot be planned before this one is finished.
         unsampled: sequences whose parts do not reach their last token. Some turn out so late: forced tokens follow.
         steered: after `finish`, sequences that got another token than the drawn one, with which a step may have gone
@@ -212,13 +218,14 @@ class StepDraw:
     ) -> None:
         self._sampling = sampling
         self._num_parts = num_parts
-        self._logits = logits
         self._parts, self._drawn, self._ended, self._beams = parts, drawn, ended, beams
         self._draw = draw
         self.token_ids = draw.token_ids
         self.is_read_by_host = any(part.is_read_by_host for part in parts)
         self.unsampled = [part.sequence for part in parts if not part.is_sampled]
         self.steered: list[Sequence] = []
+        is_kept = self.is_read_by_host or any(each.may_need_logits for each in drawn)
+        self.logits = logits if is_kept else logits.new_empty((0, logits.shape[1]))
         for part in parts:
             part.sequence.num_in_flight_tokens = part.num_new_tokens
         for row, each in enumerate(drawn):
@@ -238,11 +245,11 @@ class StepDraw:
             samples[each.idx] = each.dead_end
         for each, sampled in zip(self._drawn, results, strict=True):
             if not each.sequence.is_finished:
-                samples[each.idx] = steered = self._sampling.steered(each, sampled, self._logits)
+                samples[each.idx] = steered = self._sampling.steered(each, sampled, self.logits)
                 if steered.token_id != sampled.token_id:
                     self.steered.append(each.sequence)
         alive = [each for each in self._beams if not each.sequence.is_finished]
-        self._sampling.list_candidates(alive, self._logits, samples)
+        self._sampling.list_candidates(alive, self.logits, samples)
         return samples
 
 
