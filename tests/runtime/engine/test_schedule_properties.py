@@ -221,9 +221,8 @@ def live(make_engine, request_of, policy: str, seed: int, num_steps: int = 300, 
         {"num_blocks": 14, "max_num_batched_tokens": 16, "max_num_logit_rows": 7, "reserve": "none"},
         {"num_blocks": 12, "max_num_batched_tokens": 30, "eviction_policy": "steps-to-execution", "reserve": "none"},
         {"num_blocks": 13, "max_num_batched_tokens": 30, "keep_open_programs": True, "schedule_conservativeness": 0.1},
-        {"num_blocks": 11, "max_num_seqs": 8, "overlap_schedule": "pipelined", "schedule_conservativeness": 0.0},
     ],
-    ids=["roomy", "tiny pool", "no reserve", "steps to execution", "keep open programs", "pipelined"],
+    ids=["roomy", "tiny pool", "no reserve", "steps to execution", "keep open programs"],
 )
 def test_every_plan_keeps_every_promise(make_engine, request_of, policy, options):
     checker = live(make_engine, request_of, policy, seed=11, **options)
@@ -232,6 +231,14 @@ def test_every_plan_keeps_every_promise(make_engine, request_of, policy, options
         assert checker.num_preemptions > 0
     else:
         assert policy in ("fcfs", "priority") or checker.num_overtakings
+
+
+@pytest.mark.parametrize("policy", ["lpm", "priority", "program"])
+def test_plans_with_pending_tokens_keep_every_promise_too(make_engine, request_of, policy):
+    options = {"num_blocks": 11, "max_num_seqs": 8, "schedule_conservativeness": 0.0, "overlap_schedule": "pipelined"}
+    checker = live(make_engine, request_of, policy, seed=11, **options)
+    checker.check_bound()
+    assert checker.num_preemptions > 0
 
 
 @pytest.mark.parametrize("policy", SCHEDULE_POLICIES)
