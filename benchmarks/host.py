@@ -60,6 +60,7 @@ class CannedRunner:
     vocab_size = VOCAB_SIZE
     block_size = 16
     captured_batch_sizes: tuple[int, ...] = ()
+    can_run_ahead = False
 
     def __init__(self, max_rows: int, num_blocks: int, step_seconds: float) -> None:
         self.num_blocks = num_blocks

@@ -40,7 +40,17 @@ class ScheduledSequence:
     @property
     def is_sampled(self) -> bool:
         """The step reaches the sequence's last token, so its next one can be sampled."""
-        return self.end == self.sequence.num_tokens
+        return self.end >= self.sequence.num_tokens  # beyond, where the last token is still pending
+
+    @property
+    def is_read_by_host(self) -> bool:
+        """What the sequence goes on with is decided by the host, from this part's logits: nothing can be planned of it
+        before they are there."""
+        sequence = self.sequence
+        if sequence.is_beam or sequence.branch is not None:
+            return True
+        first = self.start + self.logits_from + 1
+        return sequence.prompt_logprobs is not None and first < min(self.end + 1, sequence.num_prompt_tokens)
 
 
 class WaitReason(StrEnum):
@@ -73,6 +83,7 @@ class Batch:
         waiting_for_prefix: waiting sequences passed over, each with the running one that is just computing its prefix.
         wait_reason: why the others that wait were not started; None if there are none.
         stopped_at: the one for which wait_reason holds, while the others wait behind it; None: it holds for all.
+        drawn_token_ids: int64 on the device, what the step in flight draws; for tokens of this one that are pending.
     """
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
@@ -83,6 +94,7 @@ class Batch:
     waiting_for_prefix: list[tuple[Sequence, Sequence]] = field(default_factory=list)
     wait_reason: WaitReason | None = None
     stopped_at: Sequence | None = None
+    drawn_token_ids: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -99,7 +111,8 @@ class FlatBatch:
     It stays as it is when the sequences go on or end.
 
     Attributes:
-        token_ids, positions: of the new tokens of all scheduled sequences, one after another.
+        token_ids, positions: of the new tokens of all scheduled sequences, one after another. A token that is pending
+            stands as -1 - its row in `Batch.drawn_token_ids`.
         query_starts: one more than there are sequences; sequence s has rows query_starts[s] .. query_starts[s + 1].
         logit_rows: the rows whose logits are wanted, in order of the batch.
         block_tables: one per sequence.
@@ -118,6 +131,8 @@ class FlatBatch:
             assert block_table is not None
             first_row = self.query_starts[-1]
             self.token_ids += part.sequence.token_ids[part.start : part.end]
+            if part.end > part.sequence.num_tokens:
+                self.token_ids.append(-1 - part.sequence.pending_row)
             self.positions += range(part.start, part.end)
             self.logit_rows += range(first_row + part.logits_from, first_row + part.num_new_tokens)
             self.query_starts.append(first_row + part.num_new_tokens)

@@ -136,7 +136,8 @@ class EngineConfig:
             step only (TensorRT-LLM's max-utilisation).
         schedule_conservativeness: scales the expected number of new tokens; higher preempts less.
         overlap_schedule: let the host work of one step run while the next one is computed; None does so where it pays:
-            on a device that computes by itself, and not on a CPU.
+            on a device that computes by itself, and not on a CPU. On such a device Triton's runner is given each step
+            before the tokens of the last one are known, so that the device never waits for the host.
         jump_forward: append the tokens that a grammar forces without sampling them; their keys and values are computed
             together with those of the next token that is chosen. Off, each takes a step of its own.
         captured_batch_sizes: decoding batches are padded up to the next of these sizes, for each of which a GPU has a

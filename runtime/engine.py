@@ -3,20 +3,28 @@
 `Engine.step()` reads as five phases: intake, schedule, forward, sample, commit. The engine is not thread-safe: one
 thread owns it and everything below it (`engine_loop.py` is that thread).
 
-With the overlap scheduler a step is launched before the results of the one before are processed:
+*Accepting* is what the next plan depends on: tokens are appended, full blocks become the tree's, and a sequence that
+reached a stop token or its length is gone. *Processing* is text: detokenising, stop strings, outputs. Without overlap
+one comes after the other. With it (ADR 13), a step is launched between the two:
 
     host     ... accept n | schedule n+1 | launch n+1 | process n | intake | wait ... sample n+1 | accept n+1 ...
     kernels  ... step n   |                           | step n+1 ------------------> |
 
-*Accepting* is what the next plan depends on: tokens are appended, full blocks become the tree's, and a sequence that
-reached a stop token or its length is gone. *Processing* is text: detokenising, stop strings, outputs. A sequence that a
-stop string ends is in the next step already, for one token that is thrown away and never cached.
+Where a device computes by itself, it never waits for the host (ADR 29). A step is planned and launched before the
+tokens are known that it goes on with; the device finds them where it has drawn them:
+
+    host     ... wait for tokens n | accept n | begin sampling n+1 | schedule n+2 | launch n+2 | process n | intake ...
+    device   ... sample n | step n+1 --------------------------------------------> | sample n+1 | step n+2 --------> ...
+
+What ends, or turns out otherwise, while it is in a step in flight has computed there in vain: a token or two that are
+thrown away and never cached.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 import torch
@@ -24,8 +32,8 @@ from torch import Tensor
 
 from ..radix.prefix_cache import PrefixCache
 from ..radix.snapshot import CacheSnapshot, take_snapshot
-from . import beam_group, choice_scoring, prompt_logprobs
-from .batch import Batch, ScheduledSequence
+from . import beam_group, choice_scoring
+from .batch import Batch
 from .config import EngineConfig
 from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
 from .grammar.compiler import GrammarCompiler
@@ -44,8 +52,9 @@ from .sampler_numpy import NumpySampler
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceStatus
 from .sequence_factory import SequenceFactory
+from .step_acceptance import StepAcceptance
 from .step_launcher import InFlightStep, StepLauncher
-from .step_sampling import StepSampling, error_of
+from .step_sampling import StepSampling
 from .tokenizer import Tokenizer
 from .trace.recorder import TraceRecorder
 
@@ -113,12 +122,15 @@ class Engine:
         self._preparer = RequestPreparer(self.limits, self._grammars)
         self._sequences = SequenceFactory(tokenizer, self._grammars.vocabulary, self.limits, config)
         self._launcher = StepLauncher(runner, is_overlapping=bool(config.overlap_schedule))
-        self._in_flight: InFlightStep | None = None
+        self._in_flight: deque[InFlightStep] = deque()
         self._recorders: tuple[TraceRecorder, ...] = ()
         self._requests: dict[str, RequestState] = {}
         self._new_requests: dict[str, Request] = {}
         self._aborted_ids: list[str] = []
         self._sampling = StepSampling(self.sampler, self._requests)
+        self._acceptance = StepAcceptance(
+            self._requests, self.scheduler, self.cache, self.sampler, self._sequences, self.metrics
+        )
         self._outputs = OutputProcessor(self._requests, self.scheduler, self.metrics, tokenizer, self._sequences)
 
     @property
@@ -157,16 +169,29 @@ class Engine:
         """
         with self.metrics.phase("intake"):
             chunks = self._intake()
+        if self._launcher.is_pipelined:
+            return chunks + self._step_pipelined()
         if self._launcher.is_overlapping:
             results = self._collect()
             self._launch(self._schedule())
         else:
             self._launch(self._schedule())
             results = self._collect()
-        with self.metrics.phase("commit"):
-            chunks += results.chunks + self._outputs.process(results.accepted)
-        self._record(results)
-        return chunks
+        return chunks + self._process(results)
+
+    def _step_pipelined(self) -> list[OutputChunk]:
+        """Between two calls the last step is in flight, its sampling is not, and the one before is being sampled."""
+        chunks: list[OutputChunk] = []
+        results = self._collect() if len(self._in_flight) > 1 else StepResults()
+        self._begin_sampling()
+        batch = self._schedule_ahead()
+        if batch is None or batch.is_empty:
+            # Texts first: a sequence that a stop string ends must not get another token.
+            chunks = self._process(results)
+            results = self._collect()
+            batch = self._schedule()
+        self._launch(batch)
+        return chunks + self._process(results)
 
     def start_trace(self, model_name: str, max_num_steps: int | None = None) -> TraceRecorder:
         """Write down every step from the next one on. Other traces go on beside it.
@@ -199,15 +224,20 @@ class Engine:
         self._launcher.close()
         self._grammars.close()
 
-    def _record(self, results: StepResults) -> None:
-        if results.step is not None and results.step.recorders:
-            batch, sizes = results.step.batch, self.runner.captured_batch_sizes
+    def _process(self, results: StepResults) -> list[OutputChunk]:
+        with self.metrics.phase("commit"):
+            chunks = results.chunks + self._outputs.process(results.accepted)
+        step = results.step
+        if step is not None and step.recorders:
+            batch, sizes = step.batch, self.runner.captured_batch_sizes
             num_padding = num_padding_rows(batch.num_tokens, len(batch.scheduled), sizes)
-            for recorder in results.step.recorders:
-                recorder.end(batch, self.metrics.phase_seconds, results.wasted, num_padding)
-        elif self._in_flight is None:
+            unsampled = [] if step.draw is None else step.draw.unsampled
+            for recorder in step.recorders:
+                recorder.end(batch, self.metrics.phase_seconds, results.wasted, unsampled, num_padding)
+        elif not self._in_flight:
             for recorder in self._recorders:
                 recorder.note_ended()
+        return chunks
 
     # -- intake ----------------------------------------------------------------------------------------------------
 
@@ -235,11 +265,7 @@ class Engine:
         self.metrics.num_requests += 1
         accepted = []
         for sequence in sequences:
-            if sequence.constraint is not None and not sequence.is_beam:
-                forced = sequence.constraint.start(sequence.max_tokens)
-                self._append_forced(sequence, forced)
-                if forced or sequence.finish_reason is not None:
-                    accepted.append(AcceptedTokens(sequence, state, tuple(forced)))
+            accepted += self._acceptance.start(sequence, state)
             if sequence.finish_reason is None:
                 self.scheduler.add(sequence)
             else:
@@ -251,14 +277,27 @@ class Engine:
     def _schedule(self) -> Batch:
         with self.metrics.phase("schedule"):
             batch = self.scheduler.schedule()
-            now = time.monotonic()
-            for sequence in batch.admitted:
-                metrics = self._requests[sequence.request.request_id].metrics
-                if metrics.first_scheduled_time is None:
-                    metrics.first_scheduled_time = now
-            for sequence in batch.preempted:
-                self._requests[sequence.request.request_id].metrics.num_preemptions += 1
+            self._note_scheduled(batch)
         return batch
+
+    def _schedule_ahead(self) -> Batch | None:
+        """The next step, with the one in flight unfinished; None if its results are needed, or nothing else is left."""
+        if self._in_flight and not self._in_flight[0].can_be_overtaken:
+            return None
+        with self.metrics.phase("schedule"):
+            batch = self.scheduler.schedule_ahead()
+            if batch is not None:
+                self._note_scheduled(batch)
+        return batch
+
+    def _note_scheduled(self, batch: Batch) -> None:
+        now = time.monotonic()
+        for sequence in batch.admitted:
+            metrics = self._requests[sequence.request.request_id].metrics
+            if metrics.first_scheduled_time is None:
+                metrics.first_scheduled_time = now
+        for sequence in batch.preempted:
+            self._requests[sequence.request.request_id].metrics.num_preemptions += 1
 
     def _launch(self, batch: Batch) -> None:
         """Set a step going; `_collect` finds out if it cannot even begin."""
@@ -266,24 +305,44 @@ class Engine:
             return
         for recorder in self._recorders:
             recorder.begin(batch, self.scheduler, self.cache)
+        if self._in_flight:
+            batch.drawn_token_ids = self._in_flight[-1].drawn_token_ids
         with self.metrics.phase("forward"):
-            self._in_flight = self._launcher.launch(batch, self._recorders)
+            self._in_flight.append(self._launcher.launch(batch, self._recorders))
+
+    def _begin_sampling(self) -> None:
+        """Set sampling of the only step in flight going; `_collect` finds out if that fails."""
+        if self._in_flight and self._in_flight[0].draw is None:
+            with self.metrics.phase("sample"), torch.inference_mode():
+                self._in_flight[0].begin_sampling(self._sampling)
 
     def _collect(self) -> StepResults:
-        """Wait for the step in flight, sample, and accept."""
-        step, self._in_flight = self._in_flight, None
-        if step is None:
+        """Wait for the oldest step in flight, for its tokens, and accept them."""
+        if not self._in_flight:
             return StepResults()
+        step = self._in_flight.popleft()
         try:
-            with self.metrics.phase("forward"):
-                logits = step.wait()
-            with self.metrics.phase("sample"), torch.inference_mode():
-                samples = self._sampling.sample(step.batch, logits)
+            logits, samples = self._tokens_of(step)
         except Exception as error:
             return StepResults(step, self._fail_batch(step.batch, error))
-        wasted = [part.sequence for part in step.batch.scheduled if part.sequence.is_finished]
+        if step.draw is not None and self._in_flight:
+            self._in_flight[0].void.update(step.draw.steered)
+        wasted = step.wasted()
         with self.metrics.phase("commit"), torch.inference_mode():
-            return StepResults(step, [], self._accept(step.batch, logits, samples), wasted)
+            accepted = self._acceptance.accept(step.batch, logits, samples, step.void)
+            if self.config.check_invariants:
+                self.cache.check_invariants()
+            return StepResults(step, [], accepted, wasted)
+
+    def _tokens_of(self, step: InFlightStep) -> tuple[Tensor, list[SampledToken | None]]:
+        """A step's logits, and one entry for each of its sequences."""
+        with self.metrics.phase("forward"):
+            logits = step.logits()
+            drawn = None if step.draw is None else step.draw.wait()
+        with self.metrics.phase("sample"), torch.inference_mode():
+            if step.draw is None or drawn is None:
+                return logits, self._sampling.sample(step.batch, logits)
+            return logits, step.draw.finish(drawn)
 
     def _fail_batch(self, batch: Batch, cause: Exception) -> list[OutputChunk]:
         logger.error("A step failed; its %d sequences are given up", len(batch.scheduled), exc_info=cause)
@@ -299,102 +358,3 @@ class Engine:
             error.__cause__ = cause
             chunks += self._outputs.give_up(state, FinishReason.ERROR, error)
         return chunks
-
-    # -- commit ----------------------------------------------------------------------------------------------------
-
-    def _accept(self, batch: Batch, logits: Tensor, samples: list[SampledToken | None]) -> list[AcceptedTokens]:
-        """Enter a step's results: cached blocks, new tokens, and the ends that need no text to be seen."""
-        self.metrics.num_steps += 1
-        self.metrics.num_preemptions = self.scheduler.num_preemptions
-        accepted: list[AcceptedTokens] = []
-        searches: dict[str, RequestState] = {}
-        row = 0
-        for part, sampled in zip(batch.scheduled, samples, strict=True):
-            sequence, first_row = part.sequence, row
-            row += part.num_logit_rows
-            self.metrics.num_computed_tokens += part.num_new_tokens
-            if sequence.is_finished:
-                self.metrics.num_wasted_tokens += part.num_new_tokens
-                continue
-            state = self._requests[sequence.request.request_id]
-            rows = logits[first_row:row]
-            if sampled is None and (sequence.prompt_logprobs is not None or sequence.branch is not None):
-                sampled = error_of(rows)
-            if sampled is not None and sampled.error is not None:  # nothing of it is cached or noted for others
-                self.scheduler.remove(sequence)
-                accepted.append(AcceptedTokens(sequence, state, error=sampled.error))
-                continue
-            self._accept_computed(part, state)
-            if sequence.prompt_logprobs is not None:
-                prompt_logprobs.record(part, rows, self.cache, self.sampler)
-            if sequence.branch is not None:
-                if choice_scoring.advance(part, rows, state, self.scheduler, self._sequences, self.sampler):
-                    accepted.append(AcceptedTokens(sequence, state))
-            elif sampled is not None:
-                accepted.append(self._accept_token(sequence, state, sampled))
-            elif sequence.is_beam and part.is_sampled:
-                searches[state.request.request_id] = state
-        for state in searches.values():
-            accepted += self._advance_beams(state)
-        if self.config.check_invariants:
-            self.cache.check_invariants()
-        return accepted
-
-    def _accept_computed(self, part: ScheduledSequence, state: RequestState) -> None:
-        """The step computed the keys and values of this part: make full blocks shareable, and count."""
-        sequence, end = part.sequence, part.end
-        assert sequence.block_table is not None
-        self.cache.commit(sequence.block_table, end)
-        num_prompt_tokens = sequence.num_prompt_tokens
-        if part.start < num_prompt_tokens:
-            state.metrics.num_computed_prompt_tokens += min(end, num_prompt_tokens) - part.start
-        if end >= num_prompt_tokens and sequence.is_prompt_new:
-            sequence.is_prompt_counted = True
-            self.metrics.num_prompt_tokens += num_prompt_tokens
-            self.metrics.num_cached_tokens += sequence.num_cached_tokens or 0
-
-    def _accept_token(self, sequence: Sequence, state: RequestState, sampled: SampledToken) -> AcceptedTokens:
-        """Append a sampled token, and those that the sequence's grammar forces behind it."""
-        token_id, constraint = sampled.token_id, sequence.constraint
-        is_stop_token = token_id in sequence.stop_token_ids if constraint is None else constraint.ends_with(token_id)
-        sequence.token_ids.append(token_id)
-        forced: list[int] = []
-        if is_stop_token:
-            sequence.has_stop_token = True
-            sequence.finish_reason = FinishReason.STOP
-            if token_id in sequence.request.sampling_params.stop_ids:
-                sequence.stop_reason = token_id
-        elif constraint is not None:
-            accepted = constraint.advance(token_id, sequence.num_remaining_tokens)
-            if accepted is None:
-                self.scheduler.remove(sequence)
-                return AcceptedTokens(sequence, state, error=constraint.dead_end)
-            forced = accepted
-        self._append_forced(sequence, forced)
-        self.metrics.num_generated_tokens += 1
-        if sequence.finish_reason is not None:
-            self.scheduler.remove(sequence)
-        return AcceptedTokens(sequence, state, (token_id, *forced), sampled.logprobs)
-
-    def _append_forced(self, sequence: Sequence, forced: list[int]) -> None:
-        """Append tokens that need not be sampled, and see whether the sequence has ended."""
-        sequence.token_ids += forced
-        self.metrics.num_generated_tokens += len(forced)
-        self.metrics.num_forced_tokens += len(forced)
-        if sequence.finish_reason is None:
-            if sequence.constraint is not None and sequence.constraint.is_finished:
-                sequence.finish_reason = FinishReason.STOP
-            elif sequence.num_remaining_tokens <= 0:
-                sequence.finish_reason = FinishReason.LENGTH
-
-    def _advance_beams(self, state: RequestState) -> list[AcceptedTokens]:
-        is_over = beam_group.advance(state, self.scheduler, self._sequences)
-        if state.metrics.first_token_time is None:
-            state.metrics.first_token_time = time.monotonic()
-        self.metrics.num_generated_tokens += len(state.sequences)
-        if not is_over:
-            return []
-        assert state.beam_search is not None
-        constraint = state.sequences[0].constraint
-        error = None if constraint is None or state.beam_search.hypotheses else constraint.dead_end
-        return [AcceptedTokens(state.sequences[0], state, error=error)]

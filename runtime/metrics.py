@@ -18,7 +18,8 @@ class EngineMetrics:
         num_prompt_tokens: prompt tokens of all sequences that were admitted (each once).
         num_cached_tokens: those of them found in the cache.
         num_computed_tokens: tokens that went through the model, recompute after preemption included.
-        num_wasted_tokens: those of them that were computed for a sequence which had ended meanwhile (overlap, aborts).
+        num_wasted_tokens: those of them that were computed for a sequence which had ended meanwhile (overlap, aborts),
+            or from a drawn token that its grammar replaced.
         num_forced_tokens: generated tokens that a grammar forced, which were not sampled.
         phase_seconds: time spent in each of the five phases of a step.
     """

@@ -79,6 +79,10 @@ class NativeRunner:
         return ()
 
     @property
+    def can_run_ahead(self) -> bool:
+        return False
+
+    @property
     def bytes_per_block(self) -> int:
         """Bytes of one block over all layers, keys and values."""
         return self._block_elements * _ELEMENT_BYTES

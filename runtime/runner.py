@@ -25,6 +25,8 @@ class Runner(Protocol):
         vocab_size: logits a row.
         num_blocks, block_size: the size of its KV cache; block ids are 0 .. num_blocks - 1.
         captured_batch_sizes: what it pads decoding steps up to, ascending; empty if it does not.
+        can_run_ahead: running a step only launches it, on a device that computes by itself; and tokens of a batch may
+            be pending: known to the device alone, in `Batch.drawn_token_ids`.
     """
 
     @property
@@ -38,6 +40,9 @@ class Runner(Protocol):
 
     @property
     def captured_batch_sizes(self) -> tuple[int, ...]: ...
+
+    @property
+    def can_run_ahead(self) -> bool: ...
 
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
         """Read all that the step needs from the batch; from then on its sequences may go on, end or lose their blocks.
@@ -79,6 +84,7 @@ class ModelRunner:
         self.model = model
         self.kernels = kernels
         self.captured_batch_sizes = captured_batch_sizes
+        self.can_run_ahead = False
         self.kv_cache = KVCache(
             kernels, model.config, num_blocks, block_size, has_padding_block=bool(captured_batch_sizes)
         )

@@ -71,6 +71,32 @@ class SampledToken:
     error: str | None = None
 
 
+class Draw(Protocol):
+    """Tokens that are being chosen."""
+
+    @property
+    def token_ids(self) -> Tensor:
+        """int64 [S], where the logits are; a kernel that is launched now finds them there, the host may not. A row with
+        an error has any token of the vocabulary."""
+        ...
+
+    def finish(self) -> list[SampledToken]:
+        """Wait for the results: what `Sampler.sample` returns. To be called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedDraw:
+    """The draw of a sampler that chooses at once."""
+
+    token_ids: Tensor
+    results: list[SampledToken]
+
+    def finish(self) -> list[SampledToken]:
+        """See `Draw.finish`."""
+        return self.results
+
+
 class Sampler(Protocol):
     """Chooses the next token of every row. Has no state that a result could depend on."""
 
@@ -87,6 +113,17 @@ class Sampler(Protocol):
         """
         ...
 
+    def begin(self, logits: Tensor, rows: Sequence[SamplingRow], row_indices: Sequence[int]) -> Draw:
+        """Set `sample` going, without waiting for a device.
+
+        Args:
+            logits: fp32 [R, vocab], which may still be being computed. Not changed, now or later.
+            rows: read here; what they name may change afterwards.
+            row_indices: which row of the logits each is for. If there are none, the draw is just done after what was
+                launched before.
+        """
+        ...
+
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
         """For each row of logits [R, vocab], the logprobs of its own token and of the `top_n` most likely ones.
 
@@ -98,6 +135,13 @@ class Sampler(Protocol):
         """The logprob of each token in the row of logits [R, vocab] that is named with it: the same floats that
         `logprobs` has for them. Rows may be named several times, best one after another."""
         ...
+
+
+def draw_now(sampler: Sampler, logits: Tensor, rows: Sequence[SamplingRow], row_indices: Sequence[int]) -> FinishedDraw:
+    """`Sampler.begin` of one that does not leave the work to a device."""
+    results = sampler.sample(logits[list(row_indices)], rows) if rows else []
+    token_ids = [max(0, result.token_id) for result in results]
+    return FinishedDraw(torch.tensor(token_ids, dtype=torch.int64, device=logits.device), results)
 
 
 def allowed_mask(allowed: Tensor, vocab_size: int) -> NDArray[np.bool_]:

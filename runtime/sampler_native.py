@@ -10,7 +10,7 @@ from torch import Tensor
 from ..kernels.cpu.sampling import PackedRows, RowLogprobs, SamplingKernels, SamplingStatus
 from .logprobs import Logprob
 from .outputs import TokenLogprobs
-from .sampler import SampledToken, SamplingRow, not_finite, nothing_left, out_of_range
+from .sampler import FinishedDraw, SampledToken, SamplingRow, draw_now, not_finite, nothing_left, out_of_range
 
 
 class NativeSampler:
@@ -38,6 +38,10 @@ class NativeSampler:
                     results[idx] = SampledToken(-1, error=_reason(status, peak, row, logits.shape[1]))
         self._add_logprobs(logits, rows, results)
         return results
+
+    def begin(self, logits: Tensor, rows: Sequence[SamplingRow], row_indices: Sequence[int]) -> FinishedDraw:
+        """See `Sampler.begin`."""
+        return draw_now(self, logits, rows, row_indices)
 
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
         """See `Sampler.logprobs`. Cost: as `SamplingKernels.logprobs`."""

@@ -18,7 +18,16 @@ from ..sampling_params import SamplingParams
 from .logprobs import Ids, Row, largest, logprobs_of, to_numpy, token_logprobs_of
 from .outputs import TokenLogprobs
 from .random_stream import waiting_times
-from .sampler import SampledToken, SamplingRow, allowed_mask, not_finite, nothing_left, out_of_range
+from .sampler import (
+    FinishedDraw,
+    SampledToken,
+    SamplingRow,
+    allowed_mask,
+    draw_now,
+    not_finite,
+    nothing_left,
+    out_of_range,
+)
 
 _MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
 _LIKELY = np.float32(2.0**-7)
@@ -53,6 +62,10 @@ class NumpySampler:
             _sampled(choice, logits[idx : idx + 1], row.params)
             for idx, (choice, row) in enumerate(zip(choices, rows, strict=True))
         ]
+
+    def begin(self, logits: Tensor, rows: Sequence[SamplingRow], row_indices: Sequence[int]) -> FinishedDraw:
+        """See `Sampler.begin`."""
+        return draw_now(self, logits, rows, row_indices)
 
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
         """See `Sampler.logprobs`."""

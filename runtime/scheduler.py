@@ -38,6 +38,10 @@ from .waiting_queue import WaitingQueue
 logger = logging.getLogger(__name__)
 
 
+class _ResultsNeededError(Exception):
+    """The plan cannot go on without the results of the step in flight."""
+
+
 class Scheduler:
     """Owns the waiting and the running sequences; asks the prefix cache for blocks.
 
@@ -69,6 +73,7 @@ class Scheduler:
             "request-level": self._plan_request_level,
         }[config.batching]
         self._fork_copies: dict[Sequence, list[BlockCopy]] = {}
+        self._is_ahead = False
         # Each running sequence needs a token and a row of logits in every step; more than that would stall decodes.
         self._max_num_running = min(config.max_num_seqs, config.max_num_batched_tokens, config.max_num_logit_rows)
 
@@ -153,6 +158,24 @@ class Scheduler:
             self._fork_copies.clear()
         return step.batch
 
+    def schedule_ahead(self) -> Batch | None:
+        """Plan the step after one in flight, whose tokens are pending: see `Sequence.num_in_flight_tokens`.
+
+        Returns:
+            None if that takes the results of the step in flight: all that is left depends on them, or somebody would be
+            preempted, though one may be about to end. Running sequences may have got more room then, for tokens that
+            they will have; nothing else has changed, for nobody is admitted before all who run are planned.
+        """
+        ratio = self.admission.new_token_ratio
+        self._is_ahead = True
+        try:
+            return self.schedule()
+        except _ResultsNeededError:
+            self.admission.new_token_ratio = ratio
+            return None
+        finally:
+            self._is_ahead = False
+
     # -- modes of batching -----------------------------------------------------------------------------------------
 
     def _plan_continuous(self, step: StepPlan) -> None:
@@ -163,7 +186,7 @@ class Scheduler:
 
     def _plan_prefill_first(self, step: StepPlan) -> None:
         """Prompts alone, whole ones where they fit in a step, and decodes when there are none (vLLM before chunks)."""
-        self._schedule_prompts([sequence for sequence in self.running if sequence.num_uncomputed_tokens > 1], step)
+        self._schedule_prompts([sequence for sequence in self.running if sequence.num_unplanned_tokens > 1], step)
         if not step.batch.preempted:
             self._admit_waiting(step, is_whole=True)
             self.admission.on_step()
@@ -194,6 +217,12 @@ class Scheduler:
             if table is None:  # became a victim earlier in this pass
                 continue
             start, num_tokens = table.num_computed_tokens, len(sequence.token_ids)
+            if sequence.num_in_flight_tokens:
+                start += sequence.num_in_flight_tokens
+                if sequence.pending_row >= 0:
+                    if sequence.num_remaining_tokens <= 1:  # the pending token is its last
+                        continue
+                    num_tokens += 1
             if num_tokens - start != 1:
                 longer.append(sequence)
             elif num_tokens <= len(table.block_ids) * block_size or self._make_room(sequence, num_tokens, step):
@@ -205,10 +234,13 @@ class Scheduler:
         """Plan what fits of sequences with more than one token to compute. Some have none: beams wait for siblings."""
         for sequence in sequences:
             table = sequence.block_table
-            if table is None or table.num_computed_tokens == sequence.num_tokens:
+            if table is None:
+                continue
+            start = table.num_computed_tokens + sequence.num_in_flight_tokens
+            if start == sequence.num_tokens:
                 continue
             is_alone = len(self.running) == 1 and not self.waiting
-            part = plan_part(sequence, table.num_computed_tokens, step, self.config, is_alone=is_alone)
+            part = plan_part(sequence, start, step, self.config, is_alone=is_alone)
             if part is not None and self._make_room(sequence, part.end, step):
                 step.take(part)
 
@@ -333,6 +365,8 @@ class Scheduler:
 
     def _preempt(self, step: StepPlan) -> None:
         """Free the policy's victim, which may be in this plan already. With a beam go its siblings: they need it."""
+        if self._is_ahead:
+            raise _ResultsNeededError
         victim = self.policy.victim(self.running)
         victims = [victim]
         if victim.is_beam:

@@ -33,6 +33,9 @@ class Sequence:
         max_tokens: most tokens to generate, the context limit applied.
         num_lost_tokens: that many of its first tokens were once computed before it lost its blocks; to compute them
             again is recompute.
+        num_in_flight_tokens: how many behind the computed ones the last launched step computes, while the next one is
+            planned. They are neither in the cache nor known to be right.
+        pending_row: where that step's drawn token ids have its next one, which only the device knows; -1: it has none.
         stop_token_ids: each of them ends it: end of sequence and the request's own.
         arrival_idx: order of arrival over the engine's life; breaks every tie.
         sampling_row: what the sampler has to know of it, without what it must not choose now.
@@ -68,10 +71,12 @@ class Sequence:
         "logprobs",
         "max_tokens",
         "num_cached_tokens",
+        "num_in_flight_tokens",
         "num_known_rows",
         "num_lost_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "pending_row",
         "program_branch",
         "prompt_logprobs",
         "request",
@@ -118,6 +123,8 @@ class Sequence:
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
         self.num_lost_tokens = 0
+        self.num_in_flight_tokens = 0
+        self.pending_row = -1
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = [] if request.sampling_params.logprobs is not None else None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
@@ -140,6 +147,11 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def num_unplanned_tokens(self) -> int:
+        """Tokens that no step computes yet, a pending one included."""
+        return len(self.token_ids) + (self.pending_row >= 0) - self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
     def num_output_tokens(self) -> int:

@@ -1,47 +1,77 @@
-"""StepLauncher: runs a prepared step in place, or on a thread of its own so that the host goes on meanwhile."""
+"""StepLauncher: runs a prepared step in place, on a thread of its own, or on a device that computes by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from .batch import Batch
 from .runner import Runner
+from .sequence import Sequence
+from .step_sampling import StepDraw, StepSampling
 from .trace.recorder import TraceRecorder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class InFlightStep:
     """A step that was launched.
 
     Attributes:
-        wait: returns its logits as soon as they are there, or raises what the step raised.
+        logits: returns its logits as soon as they are there, or on a device may be read there, or raises what the step
+            raised.
         recorders: of the traces that the step was entered in.
+        draw: its sampling, once it is under way.
+        void: sequences for which it computes what turned out not to follow, besides those that have ended.
     """
 
     batch: Batch
-    wait: Callable[[], Tensor]
+    logits: Callable[[], Tensor]
     recorders: tuple[TraceRecorder, ...] = ()
+    draw: StepDraw | None = None
+    void: set[Sequence] = field(default_factory=set)
+
+    @property
+    def can_be_overtaken(self) -> bool:
+        """Whether the next step can be planned while this one is in flight."""
+        return self.draw is not None and not self.draw.is_read_by_host
+
+    @property
+    def drawn_token_ids(self) -> Tensor | None:
+        """int64 on the device."""
+        return None if self.draw is None else self.draw.token_ids
+
+    def wasted(self) -> list[Sequence]:
+        """Sequences whose results are of no use to anybody."""
+        return [
+            part.sequence for part in self.batch.scheduled if part.sequence.is_finished or part.sequence in self.void
+        ]
+
+    def begin_sampling(self, sampling: StepSampling) -> None:
+        """Set its sampling going. If that fails, `logits` raises it."""
+        try:
+            self.draw = draw = sampling.begin(self.batch, self.logits(), self.void)
+            self.logits = lambda: draw.logits
+        except Exception as error:
+            self.logits = _raising(error)
 
 
 class StepLauncher:
     """Launches steps one at a time.
 
     Args:
-        is_overlapping: run them on a thread. A kernel that releases the GIL then runs beside the host's work; without
-            it, a step runs when its result is asked for.
+        is_overlapping: do not wait for them here. Where the runner can run ahead, the device computes meanwhile;
+            elsewhere a thread does, and a kernel that releases the GIL runs beside the host's work.
     """
 
     def __init__(self, runner: Runner, *, is_overlapping: bool) -> None:
         self._runner = runner
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ramet-forward") if is_overlapping else None
-
-    @property
-    def is_overlapping(self) -> bool:
-        return self._pool is not None
+        self.is_overlapping = is_overlapping
+        self.is_pipelined = is_overlapping and runner.can_run_ahead
+        has_thread = is_overlapping and not self.is_pipelined
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ramet-forward") if has_thread else None
 
     def launch(self, batch: Batch, recorders: tuple[TraceRecorder, ...] = ()) -> InFlightStep:
         """Prepare the step here, and run it. After this the batch's sequences may change.
@@ -50,6 +80,9 @@ class StepLauncher:
         """
         try:
             step = self._runner.prepare(batch)
+            if self.is_pipelined:
+                logits = step()
+                return InFlightStep(batch, lambda: logits, recorders)
         except Exception as error:
             return InFlightStep(batch, _raising(error), recorders)
         if self._pool is None:
@@ -64,7 +97,7 @@ class StepLauncher:
 
 
 def _raising(error: Exception) -> Callable[[], Tensor]:
-    def wait() -> Tensor:
+    def logits() -> Tensor:
         raise error
 
-    return wait
+    return logits

@@ -1,18 +1,22 @@
-"""StepSampling: from the logits of a step to one token, an error or beam candidates for each of its sequences."""
+"""StepSampling: from the logits of a step to one token, an error or beam candidates for each of its sequences.
+
+`sample` waits for the tokens. `begin` leaves them to the device and returns a StepDraw: until that is finished, its
+sequences have a pending token each, with which the next step can be planned and launched.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from .batch import Batch
+from .batch import Batch, ScheduledSequence
 from .outputs import TokenLogprobs
 from .request_state import RequestState
-from .sampler import SampledToken, Sampler, SamplingRow, allowed_mask, not_finite
+from .sampler import Draw, SampledToken, Sampler, SamplingRow, allowed_mask, not_finite
 from .sequence import Sequence
 
 
@@ -32,6 +36,17 @@ class _Wanted:
     def may_stop(self) -> bool:
         request = self.sequence.request
         return self.sequence.num_output_tokens >= request.sampling_params.min_tokens + request.num_healed_tokens
+
+    @property
+    def dead_end(self) -> SampledToken:
+        constraint = self.sequence.constraint
+        assert constraint is not None
+        return SampledToken(-1, error=constraint.dead_end)
+
+    @property
+    def may_need_logits(self) -> bool:
+        """A token that it is steered to needs logprobs."""
+        return self.sequence.constraint is not None and self.sequence.sampling_row.params.logprobs is not None
 
     @property
     def can_go_without_mask(self) -> bool:
@@ -58,21 +73,37 @@ class StepSampling:
             logits: fp32 [R, vocab], the rows that the batch asks for.
         """
         samples: list[SampledToken | None] = [None] * len(batch.scheduled)
-        wanted: list[_Wanted] = []
-        row = -1
-        for idx, part in enumerate(batch.scheduled):
-            row += part.num_logit_rows
-            sequence = part.sequence
-            if not part.is_sampled or sequence.is_finished or sequence.branch is not None:
-                continue
-            if sequence.is_beam:
-                samples[idx] = self._list_candidates(sequence, logits[row : row + 1])
-                continue
-            wanted.append(_Wanted(idx, row, sequence))
+        wanted, beams = _wanted(batch, ())
+        self.list_candidates(beams, logits, samples)
         self._sample_optimistically(wanted, logits, samples)
         left = [each for each in wanted if samples[each.idx] is None]
         self._sample_masked(left, logits, samples)
         return samples
+
+    def begin(self, batch: Batch, logits: Tensor, void: Collection[Sequence]) -> StepDraw:
+        """Set the same going without waiting for a device. Constrained rows are masked at once: to try without would
+        be a round trip.
+
+        Args:
+            logits: fp32 [R, vocab], which may still be being computed.
+            void: sequences whose parts are void, besides those that have ended.
+
+        Mutates the sequences: they have tokens in flight, and pending ones, until the draw is finished.
+        """
+        parts = [part for part in batch.scheduled if not (part.sequence.is_finished or part.sequence in void)]
+        wanted, beams = _wanted(batch, void)
+        drawn: list[_Wanted] = []
+        ended: list[_Wanted] = []
+        rows: list[SamplingRow] = []
+        for each in wanted:
+            row = _unmasked_row(each) if each.is_free else _masked_row(each)
+            if row is None:
+                ended.append(each)
+            else:
+                drawn.append(each)
+                rows.append(row)
+        draw = self._sampler.begin(logits, rows, [each.row for each in drawn])
+        return StepDraw(self, len(batch.scheduled), logits, parts, drawn, ended, beams, draw)
 
     def _sample_optimistically(self, wanted: list[_Wanted], logits: Tensor, samples: list[SampledToken | None]) -> None:
         """Fill in what can be had without a mask: a free sequence's token, and a constrained one's if it is allowed.
@@ -89,22 +120,20 @@ class StepSampling:
                 or constraint.allows(sampled.token_id, may_stop=each.may_stop)
             )
             if is_allowed:
-                samples[each.idx] = self._steered(each.sequence, sampled, logits[each.row : each.row + 1])
+                samples[each.idx] = self.steered(each, sampled, logits)
 
     def _sample_masked(self, wanted: list[_Wanted], logits: Tensor, samples: list[SampledToken | None]) -> None:
         """Fill in the tokens of constrained sequences, from the allowed ones."""
         alive, rows = [], []
         for each in wanted:
-            constraint = each.sequence.constraint
-            assert constraint is not None
-            allowed = constraint.allowed(may_stop=each.may_stop)
-            if allowed is None:
-                samples[each.idx] = SampledToken(-1, error=constraint.dead_end)
+            row = _masked_row(each)
+            if row is None:
+                samples[each.idx] = each.dead_end
             else:
                 alive.append(each)
-                rows.append(replace(each.sequence.sampling_row, allowed=allowed))
+                rows.append(row)
         for each, sampled in self._sample_rows(alive, rows, logits):
-            samples[each.idx] = self._steered(each.sequence, sampled, logits[each.row : each.row + 1])
+            samples[each.idx] = self.steered(each, sampled, logits)
 
     def _sample_rows(
         self, wanted: list[_Wanted], rows: list[SamplingRow], logits: Tensor
@@ -116,8 +145,13 @@ class StepSampling:
             wanted, self._sampler.sample(logits if is_all else logits[[each.row for each in wanted]], rows), strict=True
         )
 
-    def _steered(self, sequence: Sequence, sampled: SampledToken, logits: Tensor) -> SampledToken:
-        """The token, or another one if the constrained text could not end in time after it."""
+    def steered(self, wanted: _Wanted, sampled: SampledToken, logits: Tensor) -> SampledToken:
+        """The token, or another one if the constrained text could not end in time after it.
+
+        Args:
+            logits: all rows of the step.
+        """
+        sequence = wanted.sequence
         if sequence.constraint is None or sampled.error is not None:
             return sampled
         token_id = sequence.constraint.steer(sampled.token_id, sequence.num_remaining_tokens)
@@ -126,8 +160,13 @@ class StepSampling:
         logprobs: TokenLogprobs | None = None
         if sampled.logprobs is not None:
             top_n = sequence.sampling_row.params.logprobs or 0
-            (logprobs,) = self._sampler.logprobs(logits, [token_id], top_n)
+            (logprobs,) = self._sampler.logprobs(logits[wanted.row : wanted.row + 1], [token_id], top_n)
         return SampledToken(token_id, logprobs)
+
+    def list_candidates(self, beams: list[_Wanted], logits: Tensor, samples: list[SampledToken | None]) -> None:
+        """Give beams their likeliest next tokens. Fills in the errors of those that have none."""
+        for each in beams:
+            samples[each.idx] = self._list_candidates(each.sequence, logits[each.row : each.row + 1])
 
     def _list_candidates(self, beam: Sequence, logits: Tensor) -> SampledToken | None:
         """Give a beam its likeliest next tokens, of logits [1, vocab]. Returns an error if there are none."""
@@ -154,6 +193,79 @@ class StepSampling:
         return None
 
 
+class StepDraw:
+    """A step whose tokens are being chosen, behind its forward pass. Made by `StepSampling.begin`.
+
+    Attributes:
+        token_ids: int64 on the device; each sequence knows its row.
+        logits: fp32 [R, vocab]. No rows if nobody is going to read them: the next step's may take their place then.
+        is_read_by_host: the next step cannot be planned before this one is finished.
+        unsampled: sequences whose parts do not reach their last token. Some turn out so late: forced tokens follow.
+        steered: after `finish`, sequences that got another token than the drawn one, with which a step may have gone
+            on.
+    """
+
+    def __init__(
+        self,
+        sampling: StepSampling,
+        num_parts: int,
+        logits: Tensor,
+        parts: list[ScheduledSequence],
+        drawn: list[_Wanted],
+        ended: list[_Wanted],
+        beams: list[_Wanted],
+        draw: Draw,
+    ) -> None:
+        self._sampling = sampling
+        self._num_parts = num_parts
+        self._parts, self._drawn, self._ended, self._beams = parts, drawn, ended, beams
+        self._draw = draw
+        self.token_ids = draw.token_ids
+        self.is_read_by_host = any(part.is_read_by_host for part in parts)
+        self.unsampled = [part.sequence for part in parts if not part.is_sampled]
+        self.steered: list[Sequence] = []
+        is_kept = self.is_read_by_host or any(each.may_need_logits for each in drawn)
+        self.logits = logits if is_kept else logits.new_empty((0, logits.shape[1]))
+        for part in parts:
+            part.sequence.num_in_flight_tokens = part.num_new_tokens
+        for row, each in enumerate(drawn):
+            each.sequence.pending_row = row
+
+    def wait(self) -> list[SampledToken]:
+        """Wait for the device. From now on nothing of the sequences is in flight or pending."""
+        for part in self._parts:
+            part.sequence.num_in_flight_tokens = 0
+            part.sequence.pending_row = -1
+        return self._draw.finish()
+
+    def finish(self, results: list[SampledToken]) -> list[SampledToken | None]:
+        """What `StepSampling.sample` returns, from what `wait` returned."""
+        samples: list[SampledToken | None] = [None] * self._num_parts
+        for each in self._ended:
+            samples[each.idx] = each.dead_end
+        for each, sampled in zip(self._drawn, results, strict=True):
+            if not each.sequence.is_finished:
+                samples[each.idx] = steered = self._sampling.steered(each, sampled, self.logits)
+                if steered.token_id != sampled.token_id:
+                    self.steered.append(each.sequence)
+        alive = [each for each in self._beams if not each.sequence.is_finished]
+        self._sampling.list_candidates(alive, self.logits, samples)
+        return samples
+
+
+def _wanted(batch: Batch, void: Collection[Sequence]) -> tuple[list[_Wanted], list[_Wanted]]:
+    """Who is to get a token, and which beams are to get candidates."""
+    wanted: list[_Wanted] = []
+    beams: list[_Wanted] = []
+    row = -1
+    for idx, part in enumerate(batch.scheduled):
+        row += part.num_logit_rows
+        sequence = part.sequence
+        if part.is_sampled and not sequence.is_finished and sequence.branch is None and sequence not in void:
+            (beams if sequence.is_beam else wanted).append(_Wanted(idx, row, sequence))
+    return wanted, beams
+
+
 def error_of(logits: Tensor) -> SampledToken | None:
     """An error if a row of logits [rows, vocab] has NaN or +inf, or nothing but -inf."""
     for peak in logits.amax(-1).tolist():
@@ -167,6 +279,14 @@ def _is_acceptable(beam: Sequence, token_id: int) -> bool:
     forced text cannot be spelled."""
     constraint = beam.constraint
     return constraint is None or constraint.ends_with(token_id) or constraint.would_accept(token_id)
+
+
+def _masked_row(wanted: _Wanted) -> SamplingRow | None:
+    """None at a dead end. The row is good until the sequence's constraint is asked again."""
+    constraint = wanted.sequence.constraint
+    assert constraint is not None
+    allowed = constraint.allowed(may_stop=wanted.may_stop)
+    return None if allowed is None else replace(wanted.sequence.sampling_row, allowed=allowed)
 
 
 def _unmasked_row(wanted: _Wanted) -> SamplingRow:

@@ -87,8 +87,10 @@ def view_storage(storage: Tensor, block_size: int, head_dim: int, dtype: torch.d
 
 def copy_blocks(storage: Tensor, src_block_ids: Sequence[int], dst_block_ids: Sequence[int]) -> None:
     """See `interface.Kernels.copy_blocks`."""
-    src = torch.tensor(src_block_ids, dtype=torch.int64, device=storage.device)
-    dst = torch.tensor(dst_block_ids, dtype=torch.int64, device=storage.device)
+    ids = torch.tensor((src_block_ids, dst_block_ids), dtype=torch.int64)
+    if storage.device.type == "cuda":  # from pageable memory the copy would wait for all that is launched
+        ids = ids.pin_memory().to(storage.device, non_blocking=True)
+    src, dst = ids
     storage.index_copy_(0, dst, storage.index_select(0, src))
 
 

@@ -22,7 +22,7 @@ from ..runtime.config import EngineConfig
 from ..runtime.engine import Engine
 from ..runtime.outputs import RequestOutput, TokenLogprobs
 from ..runtime.request import Request
-from ..runtime.sampler import SampledToken, SamplingRow
+from ..runtime.sampler import FinishedDraw, SampledToken, SamplingRow, draw_now
 from ..runtime.tokenizer import Tokenizer
 from ..sampling_params import SamplingParams
 from .cost_model import CostModel
@@ -72,6 +72,7 @@ class CostModelRunner:
 
     vocab_size = VOCAB_SIZE
     captured_batch_sizes: tuple[int, ...] = ()
+    can_run_ahead = False
 
     def __init__(self, cost_model: CostModel, num_blocks: int, block_size: int) -> None:
         self.cost_model = cost_model
@@ -126,6 +127,10 @@ class ScatterSampler:
         if (params.stop_ids or params.stop) and num_tokens - row.num_prompt_tokens >= params.min_tokens:
             return END_TOKEN_ID
         return (row.seed + row.sample_idx * 7_919 + num_tokens * 104_729) % END_TOKEN_ID
+
+    def begin(self, logits: Tensor, rows: Sequence[SamplingRow], row_indices: Sequence[int]) -> FinishedDraw:
+        """See `Sampler.begin`."""
+        return draw_now(self, logits, rows, row_indices)
 
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
         """See `Sampler.logprobs`."""

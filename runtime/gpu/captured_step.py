@@ -14,7 +14,7 @@ from ..batch import Batch, FlatBatch, ForwardBatch
 from ..kv_cache import KVCache
 from ..models.base import Model
 from ..padding import pad_decodes
-from .host_step import HostStep, host_step
+from .host_step import HostStep, fill_in_pending, host_step
 from .step_graphs import StepGraphs
 from .upload import pinned
 
@@ -26,7 +26,7 @@ class CapturedStep:
     Making one runs it, with rows of padding only.
 
         host      token ids | positions | slots        plan
-                     |  one copy                         |  one copy
+                     |  one copy, then pending tokens    |  one copy
         device    inputs int64 [3, size]               PlanBuffers     -> graph -> hidden [size, W]
     """
 
@@ -34,6 +34,7 @@ class CapturedStep:
         self, model: Model, kernels: TritonKernels, kv_cache: KVCache, shape: HeadShape, size: int, graphs: StepGraphs
     ) -> None:
         device = kernels.device
+        self._vocab_size = model.config.vocab_size
         # Rows begin at multiples of 16 bytes, as Triton's kernels are compiled for.
         self._inputs = torch.zeros((3, size + size % 2), dtype=torch.int64, device=device)
         self._buffers = kernels.new_plan_buffers(size, kv_cache.num_physical_blocks, shape)
@@ -50,13 +51,18 @@ class CapturedStep:
         )
         self._replay = graphs.capture(lambda: model.forward(batch, kv_cache.layers))
 
-    def run(self, step: HostStep) -> Tensor:
+    def run(self, step: HostStep, drawn_token_ids: Tensor | None = None) -> Tensor:
         """Hidden states [size, W]; the next call overwrites them. Mutates the KV cache and the buffers.
+
+        Args:
+            drawn_token_ids: where pending tokens are found on the device.
 
         Raises:
             PlanTooLargeError: the buffers do not hold this step's plan; nothing was changed.
         """
         self._load(step)
+        if drawn_token_ids is not None:
+            fill_in_pending(self._inputs[0, : step.num_rows], drawn_token_ids, self._vocab_size)
         return self._replay()
 
     def _load(self, step: HostStep) -> None:

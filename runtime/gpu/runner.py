@@ -25,7 +25,7 @@ from ..kv_cache import KVCache
 from ..models.base import Model, ModelConfig
 from ..padding import pad_decodes
 from .captured_step import CapturedStep
-from .host_step import HostStep, host_step
+from .host_step import HostStep, fill_in_pending, host_step
 from .step_graphs import StepGraphs, step_graphs_for
 from .upload import on_device, upload
 
@@ -42,6 +42,7 @@ class GpuRunner:
         graphs: how they are captured; None takes CUDA graphs on a GPU.
 
     Attributes:
+        can_run_ahead: True: a step is launched, not waited for, and its tokens may be pending.
         num_uncaptured: decoding steps of a captured size that ran without their graph, as their plan was too large.
     """
 
@@ -57,6 +58,7 @@ class GpuRunner:
         self.model = model
         self.kernels = kernels
         self.captured_batch_sizes = captured_batch_sizes
+        self.can_run_ahead = True
         self.num_uncaptured = 0
         self.kv_cache = KVCache(
             kernels, model.config, num_blocks, block_size, has_padding_block=bool(captured_batch_sizes)
@@ -91,13 +93,16 @@ class GpuRunner:
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
         """See `Runner.prepare`."""
         assert not batch.is_empty
-        return self.prepare_flat(FlatBatch(batch), batch.block_copies)
+        return self.prepare_flat(FlatBatch(batch), batch.block_copies, batch.drawn_token_ids)
 
-    def prepare_flat(self, flat: FlatBatch, block_copies: list[BlockCopy]) -> Callable[[], Tensor]:
+    def prepare_flat(
+        self, flat: FlatBatch, block_copies: list[BlockCopy], drawn_token_ids: Tensor | None = None
+    ) -> Callable[[], Tensor]:
         """`prepare` from lists. Mutates `flat`: it is padded."""
         if self.captured_batch_sizes:
             pad_decodes(flat, self.captured_batch_sizes, self.kv_cache.padding_block_id)
-        return partial(self._run, host_step(flat, block_copies, self.kernels, self._shape, self.block_size))
+        step = host_step(flat, block_copies, self.kernels, self._shape, self.block_size)
+        return partial(self._run, step, drawn_token_ids if step.has_pending else None)
 
     def forward(self, batch: Batch) -> Tensor:
         """See `Runner.forward`.
@@ -108,22 +113,22 @@ class GpuRunner:
         return self.prepare(batch)()
 
     @torch.inference_mode()
-    def _run(self, step: HostStep) -> Tensor:
+    def _run(self, step: HostStep, drawn_token_ids: Tensor | None) -> Tensor:
         try:
             with on_device(self.kernels.device):
                 self.kv_cache.copy(step.block_copies)
-                return self._logits(step, self._hidden(step))
+                return self._logits(step, self._hidden(step, drawn_token_ids))
         except torch.OutOfMemoryError as error:
             raise MemoryError(
                 f"no device memory for a step of {step.num_rows} tokens: lower gpu_memory_utilization, "
                 "max_num_batched_tokens or max_num_logit_rows"
             ) from error
 
-    def _hidden(self, step: HostStep) -> Tensor:
+    def _hidden(self, step: HostStep, drawn_token_ids: Tensor | None) -> Tensor:
         captured = self._captured.get(step.num_rows) if step.is_decode else None
         if captured is not None:
             try:
-                return captured.run(step)
+                return captured.run(step, drawn_token_ids)
             except PlanTooLargeError as error:
                 self.num_uncaptured += 1
                 logger.debug("a step of %d rows runs without its graph: %s", step.num_rows, error)
@@ -131,6 +136,8 @@ class GpuRunner:
         loaded = load_plan(step.plan, self._shape, device)
         arrays = (step.token_ids, step.positions, step.slots, step.logit_rows)
         token_ids, positions, slots, logit_rows = upload(arrays, device)
+        if drawn_token_ids is not None:
+            fill_in_pending(token_ids, drawn_token_ids, self.vocab_size)
         attention = self.kernels.with_plan(replace(step.metadata, slots=slots), self._shape, loaded)
         return self.model.forward(ForwardBatch(token_ids, positions, logit_rows, attention), self.kv_cache.layers)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +25,8 @@ from ...kernels.triton.logits_mask import mask_logits
 from ...kernels.triton.sampling import SamplingTensors, sample
 from ..outputs import TokenLogprobs
 from ..sampler import SampledToken, SamplingRow, allowed_mask, not_finite, nothing_left, out_of_range
-from .device_logprobs import listings_of, logprobs_of, token_logprobs_of
+from .device_logprobs import listing_lines, logprobs_of, read_listings, token_logprobs_of
+from .download import Download
 from .upload import on_device, upload
 
 _MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
@@ -46,9 +48,17 @@ class TritonSampler:
         Cost: a pass over the logits if all rows are greedy; a copy of them, and O(context) on the host for a row with
         penalties, if any is to be changed; some twenty passes where top-k or top-p cut.
         """
+        return self.begin(logits, rows, range(len(rows))).finish()
+
+    def begin(self, logits: Tensor, rows: Sequence[SamplingRow], row_indices: Sequence[int]) -> TritonDraw:
+        """See `Sampler.begin`. Everything is enqueued on the current stream; nothing is read."""
         assert logits.dtype == torch.float32
-        assert logits.shape[0] == len(rows)
+        assert len(rows) == len(row_indices)
         with on_device(self._device):
+            logits = _selected(logits, row_indices)
+            if not rows:
+                nothing = torch.empty((3, 0), dtype=torch.int64, device=self._device)
+                return TritonDraw(nothing[0], Download(nothing), [], [], None, logits.shape[1])
             token_ids, peaks = argmax(logits)
             peaks_before = peaks
             if any(row.changes_logits for row in rows):
@@ -58,14 +68,10 @@ class TritonSampler:
                 logits_to_sample = logits
             if not all(row.params.is_greedy for row in rows):
                 sample(logits_to_sample, token_ids, peaks, _knobs(rows, logits.shape[1], self._device))
-            chosen, after, before = torch.stack((token_ids.double(), peaks.double(), peaks_before.double())).tolist()
-        results = [
-            _result(int(token_id), peak, peak_before, row, logits.shape[1])
-            for token_id, peak, peak_before, row in zip(chosen, after, before, rows, strict=True)
-        ]
-        with on_device(self._device):
-            _add_logprobs(logits, rows, results)
-        return results
+            chosen = Download(torch.stack((token_ids.double(), peaks.double(), peaks_before.double())))
+            listed = [idx for idx, row in enumerate(rows) if row.params.logprobs is not None]
+            lines = Download(_lines(logits, token_ids, listed, rows)) if listed else None
+        return TritonDraw(token_ids, chosen, list(rows), listed, lines, logits.shape[1])
 
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top_n: int) -> list[TokenLogprobs]:
         """See `Sampler.logprobs`."""
@@ -78,6 +84,47 @@ class TritonSampler:
             return token_logprobs_of(logits, row_indices, token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class TritonDraw:
+    """Tokens that kernels choose. See `Draw`.
+
+    Attributes:
+        token_ids: int64 [S] on the device.
+        chosen: fp64 [3, S]: token ids, and the largest logits after and before what rows change.
+        listed: the rows that want logprobs.
+        lines: fp64, the numbers of their listings, of the unmodified logits (`device_logprobs.py`).
+    """
+
+    token_ids: Tensor
+    chosen: Download
+    rows: list[SamplingRow]
+    listed: list[int]
+    lines: Download | None
+    vocab_size: int
+
+    def finish(self) -> list[SampledToken]:
+        """See `Draw.finish`."""
+        chosen, after, before = self.chosen.wait().tolist()
+        results = [
+            _result(int(token_id), peak, peak_before, row, self.vocab_size)
+            for token_id, peak, peak_before, row in zip(chosen, after, before, self.rows, strict=True)
+        ]
+        if self.lines is not None:
+            listings = read_listings(self.lines.wait().numpy(), [_top_n(self.rows[idx]) for idx in self.listed])
+            for idx, listing in zip(self.listed, listings, strict=True):
+                if results[idx].error is None:
+                    results[idx] = SampledToken(results[idx].token_id, listing)
+        return results
+
+
+def _selected(logits: Tensor, row_indices: Sequence[int]) -> Tensor:
+    """Rows of the logits; the logits themselves if all are named."""
+    if len(row_indices) == logits.shape[0]:
+        return logits
+    (indices,) = upload([np.array(row_indices, dtype=np.int64)], logits.device)
+    return logits.index_select(0, indices)
+
+
 def _result(token_id: int, peak: float, peak_before: float, row: SamplingRow, vocab_size: int) -> SampledToken:
     if not math.isfinite(peak_before):
         return SampledToken(-1, error=not_finite(peak_before))
@@ -88,19 +135,15 @@ def _result(token_id: int, peak: float, peak_before: float, row: SamplingRow, vo
     return SampledToken(token_id)
 
 
-def _add_logprobs(logits: Tensor, rows: Sequence[SamplingRow], results: list[SampledToken]) -> None:
-    """Put logprobs, of the unmodified logits, into the results of the rows that want them. Mutates `results`."""
-    wanted = [
-        (idx, row.params.logprobs)
-        for idx, row in enumerate(rows)
-        if row.params.logprobs is not None and results[idx].error is None
-    ]
-    if not wanted:
-        return
-    indices, top_ns = zip(*wanted, strict=True)
-    listings = listings_of(logits, indices, [results[idx].token_id for idx in indices], top_ns)
-    for idx, listing in zip(indices, listings, strict=True):
-        results[idx] = SampledToken(results[idx].token_id, listing)
+def _lines(logits: Tensor, token_ids: Tensor, listed: Sequence[int], rows: Sequence[SamplingRow]) -> Tensor:
+    """The numbers of the listings of some rows, whose tokens the host need not know."""
+    (indices,) = upload([np.array(listed, dtype=np.int64)], logits.device)
+    most = max(_top_n(rows[idx]) for idx in listed)
+    return listing_lines(logits, indices, token_ids.index_select(0, indices), most)
+
+
+def _top_n(row: SamplingRow) -> int:
+    return row.params.logprobs or 0
 
 
 def _knobs(rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingTensors:

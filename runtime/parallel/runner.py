@@ -60,7 +60,12 @@ class ParallelRunner:
     Args:
         runner: of rank 0's part.
         pool: of ranks whose runners are loaded.
+
+    Attributes:
+        can_run_ahead: False: tokens are drawn on rank 0, and the others are told them.
     """
+
+    can_run_ahead = False
 
     def __init__(self, runner: FlatRunner, group: DistributedGroup, pool: WorkerPool) -> None:
         self.runner = runner

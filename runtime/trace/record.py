@@ -59,7 +59,8 @@ class TracedPart:
         num_cached_tokens: what it found in the cache, on the step that admitted it; None on every other step.
         is_sampled: the part reached the sequence's last token, so the step chose its next one.
         is_prompt: the part begins inside the prompt.
-        is_wasted: the sequence had ended by the time the step's results were looked at; they were dropped.
+        is_wasted: the sequence had ended by the time the step's results were looked at, or got another token than the
+            step went on with; they were dropped.
         is_recomputed: the part begins among tokens that had been computed before, for the sequence was preempted.
     """
 

@@ -116,6 +116,7 @@ class TraceRecorder:
         batch: Batch,
         phase_seconds: Mapping[str, float],
         wasted: Collection[Sequence] = (),
+        unsampled: Collection[Sequence] = (),
         num_padding_rows: int = 0,
     ) -> None:
         """The results of a step are committed, or it failed. Its record takes every sequence that ended since the end
@@ -124,16 +125,21 @@ class TraceRecorder:
         Args:
             batch: the one that `begin` was given; the very object.
             phase_seconds: the engine's phase times in all, from which those of the step are found.
-            wasted: sequences of the batch that had ended before, so that their results were dropped.
+            wasted: sequences of the batch that had ended before, or went on otherwise: their results were dropped.
+            unsampled: sequences of the batch that turned out to have more tokens than it computed.
             num_padding_rows: rows that filled the batch up to a captured size.
         """
         begun = next(begun for begun in self._begun if begun.batch is batch)
         self._begun.remove(begun)
         record = begun.record
         parts = record.parts
-        if wasted:
+        if wasted or unsampled:
             parts = tuple(
-                replace(traced, is_wasted=part.sequence in wasted)
+                replace(
+                    traced,
+                    is_wasted=part.sequence in wasted,
+                    is_sampled=traced.is_sampled and part.sequence not in unsampled,
+                )
                 for traced, part in zip(parts, batch.scheduled, strict=True)
             )
         if self._steps.maxlen and record.step_idx % self._steps.maxlen == 0:

@@ -346,3 +346,17 @@ def test_waiting_times_never_change():
     """A seed's samples are a promise to users: a change here changes every seeded output."""
     actual = [*waiting_times(0, 0, 0, np.array([0])), *waiting_times(42, 1, 1000, np.array([7, 49151]))]
     assert [round(float(wait), 12) for wait in actual] == [0.637543007745, 1.279219674249, 2.750904581197]
+
+
+def test_a_draw_is_the_sample_of_the_rows_that_are_named(sampler):
+    """Other rows of the logits are nobody's; one without a token to sample has one for the device all the same."""
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(1))
+    logits[2, 7] = math.nan
+    rows = [row(SamplingParams(temperature=1.0, logprobs=1), seed=5), row(SamplingParams(temperature=0.0))]
+    expected = sampler.sample(logits[[3, 2]], rows)
+    draw = sampler.begin(logits, rows, (3, 2))
+    assert draw.finish() == expected
+    assert expected[1].error is not None
+    assert draw.token_ids.tolist() == [expected[0].token_id, 0]
+    nothing = sampler.begin(logits, [], ())
+    assert (nothing.finish(), nothing.token_ids.shape) == ([], (0,))

@@ -17,7 +17,10 @@ from ramet.runtime.outputs import RequestOutput
 from ramet.runtime.request import Request
 from ramet.runtime.runner_spec import LoadedRunner
 from ramet.runtime.sampler import Sampler
+from ramet.runtime.sampler_numpy import NumpySampler
 from ramet.sampling_params import SamplingParams
+
+from .deferred import DeferredDevice, DeferredSampler
 
 VOCAB_SIZE = 101
 EOS = 100
@@ -46,17 +49,26 @@ class FakeTokenizer:
 
 
 class StepPart:
-    """What one sequence brings to a step, as it was when the step was prepared."""
+    """What one sequence brings to a step, as it was when the step was prepared. Its last token may be pending."""
 
-    def __init__(self, part: ScheduledSequence) -> None:
+    def __init__(self, part: ScheduledSequence, drawn_token_ids: Tensor | None) -> None:
         table = part.sequence.block_table
         assert table is not None
-        assert part.start == table.num_computed_tokens
+        assert part.start == table.num_computed_tokens + part.sequence.num_in_flight_tokens
         assert table.num_committed_tokens <= part.start
         self.request_id = part.sequence.request.request_id
         self.start, self.end, self.logits_from = part.start, part.end, part.logits_from
         self.token_ids = part.sequence.token_ids[: part.end]
         self.block_ids = table.block_ids.copy()
+        self.num_logit_rows = part.num_logit_rows
+        self._row, self._drawn_token_ids = part.sequence.pending_row, drawn_token_ids
+
+    def resolve(self) -> None:
+        """The device has drawn the pending token."""
+        if len(self.token_ids) < self.end:
+            assert len(self.token_ids) == self.end - 1
+            assert self._drawn_token_ids is not None
+            self.token_ids.append(int(self._drawn_token_ids[self._row]))
 
 
 class FakeRunner:
@@ -64,12 +76,19 @@ class FakeRunner:
 
     Each step it checks that a sequence's whole context reads back as its own history, that no slot is written twice,
     and that no block of the tree is ever written. Its logits are a function of the history alone.
+
+    Args:
+        device: computes by itself. A part may then turn out void: if it reads what is not there, its logits are NaN.
     """
 
     vocab_size = VOCAB_SIZE
     captured_batch_sizes: tuple[int, ...] = ()
 
-    def __init__(self, num_blocks: int, block_size: int = 16, eos_bias: float = 0.0) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int = 16, eos_bias: float = 0.0, device: DeferredDevice | None = None
+    ) -> None:
+        self.device = device
+        self.can_run_ahead = device is not None
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.eos_bias = eos_bias
@@ -84,8 +103,11 @@ class FakeRunner:
         return self.prepare(batch)()
 
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
-        parts = [StepPart(part) for part in batch.scheduled]
-        return lambda: self._run(list(batch.block_copies), parts)
+        parts = [StepPart(part, batch.drawn_token_ids) for part in batch.scheduled]
+        device, num_rows = self.device, sum(part.num_logit_rows for part in parts)
+        if device is None:
+            return lambda: self._run(list(batch.block_copies), parts)
+        return lambda: device.launch_step(lambda: self._run(list(batch.block_copies), parts), num_rows, VOCAB_SIZE)
 
     def _run(self, block_copies: list[BlockCopy], parts: list[StepPart]) -> Tensor:
         if self.fail_next is not None:
@@ -95,21 +117,29 @@ class FakeRunner:
         written: set[int] = set()
         rows: list[Tensor] = []
         for part in parts:
-            history = 0
-            for position in range(part.end):
-                slot = part.block_ids[position // self.block_size] * self.block_size + position % self.block_size
-                history = hash((history, part.token_ids[position]))
-                if position < part.start:
-                    assert self.slots[slot] == history, f"{part.request_id} reads a stale slot at {position}"
-                else:
-                    assert slot not in written, f"slot {slot} is written twice in one step"
-                    written.add(slot)
-                    self.slots[slot] = history
-                    if position - part.start >= part.logits_from:
-                        rows.append(self._logits(history, part.request_id))
+            rows += self._compute(part, written)
             self.num_computed_tokens += part.end - part.start
         self.batches.append([(part.request_id, part.start, part.end - part.start) for part in parts])
         return torch.stack(rows) if rows else torch.empty(0, VOCAB_SIZE)
+
+    def _compute(self, part: StepPart, written: set[int]) -> list[Tensor]:
+        part.resolve()
+        rows: list[Tensor] = []
+        history = 0
+        for position in range(part.end):
+            slot = part.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+            history = hash((history, part.token_ids[position]))
+            if position < part.start:
+                if self.device is not None and self.slots[slot] != history:
+                    return [torch.full((VOCAB_SIZE,), float("nan"))] * part.num_logit_rows
+                assert self.slots[slot] == history, f"{part.request_id} reads a stale slot at {position}"
+            else:
+                assert slot not in written, f"slot {slot} is written twice in one step"
+                written.add(slot)
+                self.slots[slot] = history
+                if position - part.start >= part.logits_from:
+                    rows.append(self._logits(history, part.request_id))
+        return rows
 
     def _copy(self, block_copies: list[BlockCopy]) -> None:
         size = self.block_size
@@ -156,7 +186,10 @@ def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
 
 @pytest.fixture(scope="session")
 def make_engine() -> Callable[..., Engine]:
-    """Build an engine over a FakeRunner; invariants are checked after every step."""
+    """Build an engine over a FakeRunner; invariants are checked after every step.
+
+    overlap_schedule="pipelined" is True on a device that computes by itself, as late as it can.
+    """
 
     def build(
         num_blocks: int = 64,
@@ -165,8 +198,13 @@ def make_engine() -> Callable[..., Engine]:
         sampler: Sampler | None = None,
         **options: Any,
     ) -> Engine:
+        device = None
+        if options.get("overlap_schedule") == "pipelined":
+            options["overlap_schedule"] = True
+            device = DeferredDevice()
+            sampler = DeferredSampler(sampler or NumpySampler(), device)
         config = EngineConfig(seed=0, check_invariants=True, num_blocks=num_blocks, **options)
-        runner = FakeRunner(num_blocks, config.block_size, eos_bias)
+        runner = FakeRunner(num_blocks, config.block_size, eos_bias, device)
         return Engine(config, runner, FakeTokenizer(), max_model_len, sampler)  # type: ignore[arg-type]
 
     return build

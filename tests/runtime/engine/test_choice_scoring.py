@@ -168,10 +168,15 @@ def test_a_thousand_choices(make_engine, run, reference):
 
 @pytest.mark.parametrize("policy", list(SCHEDULE_POLICIES))
 @pytest.mark.parametrize("batching", ["continuous", "prefill-first", "request-level"])
-def test_in_every_order_and_with_overlap(make_engine, run, reference, policy, batching):
+@pytest.mark.parametrize("overlap_schedule", [True, "pipelined"])
+def test_in_every_order_and_with_overlap(make_engine, run, reference, policy, batching, overlap_schedule):
     rng = random.Random(policy + batching)
     engine = make_engine(
-        num_blocks=24, schedule_policy=policy, batching=batching, overlap_schedule=True, max_num_batched_tokens=32
+        num_blocks=24,
+        schedule_policy=policy,
+        batching=batching,
+        overlap_schedule=overlap_schedule,
+        max_num_batched_tokens=32,
     )
     asked = {}
     for idx in range(6):
@@ -184,7 +189,9 @@ def test_in_every_order_and_with_overlap(make_engine, run, reference, policy, ba
     engine.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"enable_prefix_caching": False}, {"overlap_schedule": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"enable_prefix_caching": False}, {"overlap_schedule": True}, {"overlap_schedule": "pipelined"}]
+)
 @pytest.mark.parametrize("reserve", ["none", "estimate", "max"])
 def test_in_a_tiny_pool_all_finish(make_engine, run, request_of, reference, options, reserve):
     rng = random.Random(1)
@@ -257,16 +264,16 @@ def test_a_row_that_is_not_finite_fails_its_request_alone(make_engine, run, refe
     assert engine.cache.num_private_blocks == 0
 
 
-@pytest.mark.parametrize("is_overlapping", [True, False])
+@pytest.mark.parametrize("overlap_schedule", [True, False, "pipelined"])
 @pytest.mark.parametrize("num_steps", [1, 2, 3])
-def test_a_failing_step_or_an_abort_ends_it_at_any_time(make_engine, run, reference, is_overlapping, num_steps):
+def test_a_failing_step_or_an_abort_ends_it_at_any_time(make_engine, run, reference, overlap_schedule, num_steps):
     def after_some_steps(engine: Engine) -> Engine:
         engine.add_request(scoring_request(PROMPT, TRIE))
         for _ in range(num_steps):
             engine.step()
         return engine
 
-    options = {"overlap_schedule": is_overlapping, "max_num_batched_tokens": 9}
+    options = {"overlap_schedule": overlap_schedule, "max_num_batched_tokens": 9}
     aborted = after_some_steps(make_engine(**options))
     aborted.abort_request("s")
     failed = after_some_steps(make_engine(**options))

@@ -126,7 +126,7 @@ def test_cut_at_any_length_it_is_the_beginning_of_a_text(generate, max_tokens, j
     assert sample.finish_reason is (FinishReason.STOP if is_whole else FinishReason.LENGTH)
 
 
-@pytest.mark.parametrize("overlap_schedule", [False, True])
+@pytest.mark.parametrize("overlap_schedule", [False, True, "pipelined"])
 @pytest.mark.parametrize("jump_forward", [False, True])
 @pytest.mark.parametrize("include_stop", [False, True])
 def test_a_stop_string_inside_a_forced_run_cuts_it(generate, overlap_schedule, jump_forward, include_stop):
@@ -208,8 +208,9 @@ def test_ignore_eos_goes_on_while_the_grammar_can(make_engine, request_of, run):
     ],
     ids=str,
 )
-def test_with_everything_else_that_can_be_asked_for(generate, fields):
-    output, _ = generate(regex=RECORD, temperature=1.0, seed=3, **fields)
+@pytest.mark.parametrize("overlap_schedule", [False, "pipelined"])
+def test_with_everything_else_that_can_be_asked_for(generate, fields, overlap_schedule):
+    output, _ = generate({"overlap_schedule": overlap_schedule}, regex=RECORD, temperature=1.0, seed=3, **fields)
     assert len(output.outputs) == fields.get("n", 1)
     for sample in output.outputs:
         assert re.fullmatch(RECORD, sample.text)
@@ -266,9 +267,10 @@ def test_a_mixed_batch_leaves_the_free_alone(make_engine, request_of, run):
     assert outputs["b"].outputs[0].text in ("yes", "no")
 
 
-def test_a_dead_end_fails_only_its_request(make_engine, request_of, run):
+@pytest.mark.parametrize("overlap_schedule", [False, "pipelined"])
+def test_a_dead_end_fails_only_its_request(make_engine, request_of, run, overlap_schedule):
     """The vocabulary spells "a" but no snowman, so after "a" there is nothing."""
-    engine = make_engine()
+    engine = make_engine(overlap_schedule=overlap_schedule)
     dead = request_of("dead", PROMPT, ebnf='start: "a☃" | "b"', logit_bias={spelled("a")[0]: 100})
     engine.add_request(dead)
     engine.add_request(request_of("fine", PROMPT, regex=RECORD, max_tokens=30))
@@ -294,7 +296,7 @@ def test_raise_fails_the_request_that_is_cut(generate):
 def test_close_ends_within_the_budget(generate, max_tokens, jump_forward, seed):
     pattern = r"name:_[a-z]*;(_[a-z]+)*;_end\."
     output, _ = generate(
-        {"jump_forward": jump_forward},
+        {"jump_forward": jump_forward, "overlap_schedule": "pipelined" if seed else False},
         regex=pattern,
         max_tokens=max_tokens,
         on_incomplete="close",

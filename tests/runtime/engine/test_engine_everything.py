@@ -52,7 +52,7 @@ class Life:
             "schedule_policy": choose(list(SCHEDULE_POLICIES)),
             "batching": choose(["continuous"] * 3 + ["prefill-first", "request-level"]),
             "reserve": choose(["estimate", "max", "none"]),
-            "overlap_schedule": choose([True, False]),
+            "overlap_schedule": choose([True, False, "pipelined", "pipelined"]),
             "jump_forward": choose([True, False]),
             "max_num_batched_tokens": choose([1, 4, 9, 24, 64, 512]),
             "max_num_seqs": choose([1, 4, 6, 256]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -13,6 +14,8 @@ OPTIONS = [
     {"schedule_policy": "lpm", "num_blocks": 14, "long_prefill_token_threshold": 5, "schedule_conservativeness": 0.0},
     {"schedule_policy": "lpm", "num_blocks": 12, "enable_prefix_caching": False, "schedule_conservativeness": 0.0},
     {"schedule_policy": "lpm", "num_blocks": 10, "overlap_schedule": True, "schedule_conservativeness": 0.0},
+    {"schedule_policy": "lpm", "num_blocks": 10, "overlap_schedule": "pipelined", "schedule_conservativeness": 0.0},
+    {"schedule_policy": "fcfs", "num_blocks": 14, "overlap_schedule": "pipelined", "reserve": "none"},
 ]
 
 
@@ -71,6 +74,7 @@ def test_random_life_leaks_nothing(make_engine, request_of, options):
         for chunk in engine.step():
             if chunk.output is not None:
                 alive.remove(chunk.request_id)
+                assert "not finite" not in str(chunk.output.error), "what the device did not have yet was used"
                 num_finished += chunk.output.error is None
                 num_failed += chunk.output.error is not None
         assert engine._requests.keys() == alive
@@ -106,19 +110,21 @@ def alone(make_engine, run, requests):
     return outputs
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
 @pytest.mark.parametrize("num_blocks", [14, 400])
 @pytest.mark.parametrize("is_cached", [True, False])
-@pytest.mark.parametrize("is_overlapping", [True, False])
+@pytest.mark.parametrize(
+    ("overlap_schedule", "chunk"),
+    [*itertools.product((True, False), (1, 7, 64, 4096)), ("pipelined", 7), ("pipelined", 64)],
+)
 def test_output_does_not_depend_on_how_it_was_scheduled(
-    make_engine, run, requests, alone, chunk, num_blocks, is_cached, is_overlapping
+    make_engine, run, requests, alone, chunk, num_blocks, is_cached, overlap_schedule
 ):
     engine = make_engine(
         num_blocks=num_blocks,
         max_num_batched_tokens=chunk,
         max_num_seqs=min(chunk, 16),
         enable_prefix_caching=is_cached,
-        overlap_schedule=is_overlapping,
+        overlap_schedule=overlap_schedule,
         schedule_conservativeness=0.0,
     )
     for request in requests:

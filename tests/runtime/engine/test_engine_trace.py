@@ -14,6 +14,7 @@ from ramet.runtime.batch import WaitReason
 from ramet.runtime.trace import SequenceName, Trace
 
 IS_OVERLAPPING = pytest.mark.parametrize("overlap_schedule", [False, True])
+EACH_ORDER = pytest.mark.parametrize("overlap_schedule", [False, True, "pipelined"])
 
 
 def prompt(length: int, salt: int) -> list[int]:
@@ -99,7 +100,7 @@ def test_the_figure_of_iteration_level_scheduling_takes_eight_steps(
     ElementTree.parse(tmp_path / "trace.svg")
 
 
-@IS_OVERLAPPING
+@EACH_ORDER
 def test_a_shared_prefix_is_waited_for_found_and_held_once(
     make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool
 ) -> None:
@@ -121,7 +122,7 @@ def test_a_shared_prefix_is_waited_for_found_and_held_once(
     assert "hit rate" in trace.summary()
 
 
-@IS_OVERLAPPING
+@EACH_ORDER
 def test_preemption_and_another_admission_are_seen(
     make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool
 ) -> None:
@@ -136,7 +137,7 @@ def test_preemption_and_another_admission_are_seen(
     assert {part.name for part in again} <= {name for step in trace for name in step.preempted}
 
 
-@IS_OVERLAPPING
+@EACH_ORDER
 def test_every_ending_has_its_reason(make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool) -> None:
     requests = [
         request_of("long", prompt(20, 1), max_tokens=5, ignore_eos=True),
@@ -151,7 +152,10 @@ def test_every_ending_has_its_reason(make_engine: Any, run: Any, request_of: Any
     assert reasons == {"long/0": "length", "short/0": "length", "short/1": "length", "bad/0": "error"}
 
 
-def test_a_stop_string_wastes_at_most_one_step_of_its_sequence(make_engine: Any, run: Any, request_of: Any) -> None:
+@pytest.mark.parametrize(("overlap_schedule", "num_wasted"), [(True, 1), ("pipelined", 2)])
+def test_a_stop_string_wastes_a_step_of_its_sequence_or_two(
+    make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool, num_wasted: int
+) -> None:
     free = make_engine(overlap_schedule=False)
     free.add_request(request_of("a", prompt(20, 1), max_tokens=12, ignore_eos=True))
     text = run(free)["a"].outputs[0].text
@@ -159,12 +163,12 @@ def test_a_stop_string_wastes_at_most_one_step_of_its_sequence(make_engine: Any,
         request_of("a", prompt(20, 1), max_tokens=12, ignore_eos=True, stop=text[5]),
         request_of("b", prompt(20, 2), max_tokens=12, ignore_eos=True),
     ]
-    engine = make_engine(overlap_schedule=True)
+    engine = make_engine(overlap_schedule=overlap_schedule)
     trace = traced(engine, run, requests)
     check(trace, engine, requests)
     wasted = [(part.request_id, step.step_idx) for step in trace for part in step.parts if part.is_wasted]
     (end,) = [step.step_idx for step in trace if any(ended.name.request_id == "a" for ended in step.finished)]
-    assert wasted == [("a", end + 1)]
+    assert wasted == [("a", end + 1 + idx) for idx in range(num_wasted)]
 
 
 def test_a_trace_begins_and_ends_between_steps(make_engine: Any, run: Any, request_of: Any) -> None:
@@ -235,7 +239,7 @@ def test_an_abort_that_no_step_follows_is_in_the_trace(
     assert ends(recorder.trace) == [[], [], [("a", "abort")]]
 
 
-@IS_OVERLAPPING
+@EACH_ORDER
 def test_traces_may_be_nested(make_engine: Any, run: Any, request_of: Any, overlap_schedule: bool) -> None:
     engine = make_engine(overlap_schedule=overlap_schedule)
     engine.add_request(request_of("a", prompt(20, 1), max_tokens=9, ignore_eos=True))

@@ -119,7 +119,7 @@ def test_a_request_aborted_in_flight_is_gone_at_once(make_engine, request_of, ru
     engine.add_request(request_of("b", tokens(50, 20), max_tokens=12, ignore_eos=True))
     for _ in range(4):
         engine.step()
-    assert engine._in_flight is not None
+    assert engine._in_flight
     engine.abort_request("a")
     chunks = engine.step()
     (last,) = [chunk for chunk in chunks if chunk.request_id == "a"]

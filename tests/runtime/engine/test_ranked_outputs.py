@@ -97,6 +97,7 @@ OPTIONS = [
     {"num_blocks": 14, "schedule_conservativeness": 0.0},
     {"num_blocks": 16, "schedule_conservativeness": 0.0, "enable_prefix_caching": False},
     {"num_blocks": 14, "overlap_schedule": True, "max_num_batched_tokens": 16},
+    {"num_blocks": 14, "overlap_schedule": "pipelined", "max_num_batched_tokens": 16},
     {"num_blocks": 60, "max_num_seqs": 4},
     {"num_blocks": 20, "max_num_batched_tokens": 7, "schedule_policy": "priority"},
     {"num_blocks": 16, "reserve": "max"},

@@ -73,7 +73,12 @@ class PlanChecker:
     def schedule(self):
         scheduler = self.engine.scheduler
         was_running = list(scheduler.running)
-        decodes = [sequence for sequence in was_running if sequence.num_uncomputed_tokens == 1]
+        decodes = [
+            sequence
+            for sequence in was_running
+            if sequence.num_unplanned_tokens == 1
+            and not (sequence.pending_row >= 0 and sequence.num_remaining_tokens == 1)  # it ends with that token
+        ]
         new = [sequence for sequence in scheduler.waiting if sequence not in scheduler.waiting.returning]
         returning = set(scheduler.waiting.returning)
         self.max_waiting = max(self.max_waiting, len(new))
@@ -81,7 +86,8 @@ class PlanChecker:
         self._check_limits(batch)
         scheduled = {part.sequence for part in batch.scheduled}
         preempted = set(batch.preempted)
-        assert scheduled or not scheduler.has_work, "nothing is planned although there is work"
+        assert scheduled or not scheduler.has_work or scheduler._is_ahead, "nothing is planned although there is work"
+        assert not (scheduler._is_ahead and preempted), "a pending token may be the last"
         assert all(sequence in scheduled or sequence in preempted for sequence in decodes), "a decode stalls"
         assert set(batch.admitted) <= scheduled
         self._check_victims(batch, was_running)
@@ -104,7 +110,7 @@ class PlanChecker:
         for part in parts:
             table = part.sequence.block_table
             assert part.num_new_tokens > 0
-            assert table.num_computed_tokens == part.start
+            assert table.num_computed_tokens + part.sequence.num_in_flight_tokens == part.start
             assert part.end <= len(table.block_ids) * self.engine.cache.block_size
 
     def _check_victims(self, batch, was_running) -> None:
@@ -227,6 +233,14 @@ def test_every_plan_keeps_every_promise(make_engine, request_of, policy, options
         assert policy in ("fcfs", "priority") or checker.num_overtakings
 
 
+@pytest.mark.parametrize("policy", ["lpm", "priority", "program"])
+def test_plans_with_pending_tokens_keep_every_promise_too(make_engine, request_of, policy):
+    options = {"num_blocks": 11, "max_num_seqs": 8, "schedule_conservativeness": 0.0, "overlap_schedule": "pipelined"}
+    checker = live(make_engine, request_of, policy, seed=11, **options)
+    checker.check_bound()
+    assert checker.num_preemptions > 0
+
+
 @pytest.mark.parametrize("policy", SCHEDULE_POLICIES)
 def test_the_same_requests_are_planned_in_the_same_way(make_engine, request_of, policy):
     options = {"num_blocks": 12, "max_num_batched_tokens": 24, "schedule_conservativeness": 0.2, "num_steps": 150}
@@ -344,8 +358,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 5]),
         eviction=st.sampled_from(["lru", "steps-to-execution"]),
         keeps_open=st.booleans(),
+        overlap=st.sampled_from([False, "pipelined"]),
     )
-    def begin(self, policy, num_blocks, batched, reserve, conservativeness, threshold, eviction, keeps_open):
+    def begin(self, policy, num_blocks, batched, reserve, conservativeness, threshold, eviction, keeps_open, overlap):
         self.reserve = reserve
         self.engine = type(self).make_engine(
             num_blocks=num_blocks,
@@ -358,6 +373,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             long_prefill_token_threshold=threshold,
             eviction_policy=eviction,
             keep_open_programs=keeps_open,
+            overlap_schedule=overlap,
         )
         self.checker = PlanChecker(self.engine, policy)
         self.alive: list[str] = []
@@ -453,7 +469,7 @@ def test_any_order_of_arrivals_steps_and_aborts(make_engine, request_of):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=60,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,

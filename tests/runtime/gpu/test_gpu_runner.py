@@ -120,6 +120,38 @@ def test_a_step_is_prepared_while_another_is_in_flight(
         assert torch.equal(logits, wanted)
 
 
+@pytest.mark.parametrize("sizes", [(), (4,)], ids=["eager", "captured"])
+def test_pending_tokens_are_found_on_the_device(
+    make_runner: Callable[..., GpuRunner], sequences: list[Any], sizes: tuple[int, ...]
+) -> None:
+    """Some tokens of the step are known to the host and others in a tensor, in another order; rows of padding stay."""
+    runner = make_runner(sizes)
+    prefill(runner, sequences)
+    expected = runner.forward(decodes(sequences[:3])).clone()
+    batch = decodes(sequences[:3])
+    drawn = torch.full((6,), 1 << 40)  # what is no token is not looked at
+    for part, row in zip(batch.scheduled, (4, None, 2), strict=True):
+        if row is not None:
+            drawn[row] = part.sequence.token_ids.pop()
+            part.sequence.pending_row = row
+    batch.drawn_token_ids = drawn
+    step = runner.prepare(batch)
+    sequences[0].token_ids.append(7)  # known by now, but the step is prepared
+    assert torch.equal(step(), expected)
+
+
+def test_a_pending_token_that_could_not_be_drawn_reads_nothing_beyond_the_vocabulary(
+    make_runner: Callable[..., GpuRunner], sequences: list[Any]
+) -> None:
+    runner = make_runner()
+    prefill(runner, sequences)
+    batch = decodes(sequences[:2])
+    sequences[0].token_ids.pop()
+    sequences[0].pending_row = 0
+    batch.drawn_token_ids = torch.tensor([1 << 40])
+    assert runner.forward(batch).isfinite().all()
+
+
 def test_only_the_wanted_rows_come_back(make_runner: Callable[..., GpuRunner], sequences: list[Any]) -> None:
     runner = make_runner((4,))
     prefill(runner, sequences)

@@ -120,3 +120,50 @@ def test_an_upload_brings_every_array_as_it_was(shapes: list[tuple[int, ...]]) -
     for tensor, array in zip(upload(arrays, CPU), arrays, strict=True):
         assert tensor.numpy().dtype == array.dtype
         assert np.array_equal(tensor.numpy(), array)
+
+
+def test_a_draw_is_of_the_rows_as_they_were() -> None:
+    """Some rows of the logits, in another order; what the rows name changes before the results are there."""
+    logits = torch.randn((5, VOCAB_SIZE), generator=torch.Generator().manual_seed(0)) * 3
+    allowed = torch.from_numpy(np.arange(VOCAB_SIZE) % 3 == 0)
+    tokens = [4, 5, 6]
+
+    def rows() -> list[SamplingRow]:
+        params = SamplingParams(temperature=1.0, top_k=9, logprobs=2)
+        penalties = SamplingParams(temperature=0.0, repetition_penalty=1.7)
+        return [
+            SamplingRow(params, 3, 0, list(tokens), 2, allowed=allowed.clone()),
+            SamplingRow(penalties, 4, 1, list(tokens), 1),
+        ]
+
+    begun, expected = rows(), NumpySampler().sample(logits[[3, 1]], rows())
+    draw = TritonSampler(CPU).begin(logits, begun, (3, 1))
+    for row in begun:
+        row.token_ids.append(7)  # type: ignore[attr-defined]
+        if row.allowed is not None:
+            row.allowed.zero_()
+    assert draw.token_ids.tolist() == [result.token_id for result in expected]
+    results = draw.finish()
+    assert results[0].logprobs is not None
+    assert expected[0].logprobs is not None
+    assert {token_id: entry.rank for token_id, entry in results[0].logprobs.items()} == {
+        token_id: entry.rank for token_id, entry in expected[0].logprobs.items()
+    }
+    for token_id, entry in expected[0].logprobs.items():
+        assert results[0].logprobs[token_id].logprob == pytest.approx(entry.logprob, rel=0, abs=1e-12)
+    assert results[1] == expected[1]
+
+
+def test_a_draw_of_no_rows_is_only_waited_for() -> None:
+    draw = TritonSampler(CPU).begin(torch.randn(2, VOCAB_SIZE), [], ())
+    assert draw.token_ids.shape == (0,)
+    assert draw.finish() == []
+
+
+def test_a_row_that_cannot_be_sampled_has_a_token_for_the_device() -> None:
+    logits = torch.full((3, VOCAB_SIZE), float("nan"))
+    logits[1] = -float("inf")
+    logits[2, 3] = 1.0
+    draw = TritonSampler(CPU).begin(logits, [greedy(), greedy(), greedy()], range(3))
+    assert all(0 <= token_id < VOCAB_SIZE for token_id in draw.token_ids.tolist())
+    assert all(result.error is not None for result in draw.finish())

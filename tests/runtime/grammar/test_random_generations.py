@@ -44,6 +44,7 @@ class RandomRunner:
     """A model without a mind: its logits are random, a little in favour of short tokens and of the end."""
 
     captured_batch_sizes: tuple[int, ...] = ()
+    can_run_ahead = False
     num_blocks = 2048
     block_size = 16
 
