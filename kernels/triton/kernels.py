@@ -17,7 +17,7 @@ from ..interface import AttentionMetadata, LinearWeight
 from . import attention, kv_cache, merge, norm, rotary, silu_mul
 from .availability import has_fp8
 from .launch import IS_INTERPRETED
-from .plan import AttentionPlan, PlanRules, plan_attention
+from .plan import AttentionPlan, BlockIdMemo, PlanRules, plan_attention
 from .plan_buffers import LoadedPlan, PlanBuffers, PlanCapacity, load_plan
 from .shared_runs import HeadShape, SharingRules
 from .tiles import INTERPRETED_TILES, MAX_HEAD_DIM, Tile, fitting, tiles_for
@@ -84,6 +84,7 @@ class TritonKernels:
         self.kv_dtype = kv_dtype
         self.options = options
         self._num_slots = _num_slots(device)
+        self._memo = BlockIdMemo()
 
     def new_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         """As in the protocol.
@@ -200,8 +201,8 @@ class TritonKernels:
         return self.with_plan(metadata, shape, buffers.plan)
 
     def plan(self, metadata: AttentionMetadata, shape: HeadShape) -> AttentionPlan:
-        """The plan of a step, on the host. Mutates nothing, so a step may run meanwhile."""
-        return plan_attention(metadata, shape, self.plan_rules(shape))
+        """The plan of a step, on the host. Mutates nothing that a step reads, so one may run meanwhile."""
+        return plan_attention(metadata, shape, self.plan_rules(shape), self._memo)
 
     def with_plan(self, metadata: AttentionMetadata, shape: HeadShape, loaded: LoadedPlan) -> TritonMetadata:
         """As `prepare_attention`, with a plan that is on the device already."""

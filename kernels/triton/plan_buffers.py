@@ -1,10 +1,11 @@
 """A plan on the device: one int32 buffer, copied at once, and room for the parts of rows.
 
-    | positions | row_ranges | rows | targets | kv_blocks | items of tile 0 | items of tile 1 | ...
+    | positions | row_ranges | rows | targets | items of tile 0 | items of tile 1 | ... | kv_blocks |
 
 The sections stand where the capacity says, not where the plan ends, so a captured graph of launches finds the next
-step's plan in the same place: items beyond the plan's have no rows and return at once, rows beyond have no parts.
-A plan that is run once gets a capacity that is just its own size.
+step's plan in the same place: items beyond the plan's have no rows and return at once, rows beyond have no parts. The
+block ids come last and are copied as far as the plan has any: there is room for all blocks of the pool, which may be a
+megabyte. A plan that is run once gets a capacity that is just its own size.
 
 The host's side is pinned and the copy asynchronous; before it is written again, the last copy is waited for.
 """
@@ -57,11 +58,19 @@ class PlanCapacity:
     @classmethod
     def for_decodes(cls, num_rows: int, num_blocks: int, shape: HeadShape, rules: PlanRules) -> PlanCapacity:
         """Enough for steps of `num_rows` decodes over a pool of `num_blocks`, in all but odd cases: every run is in a
-        table once or shared, every row is in at most four runs, and cutting keys makes an item more for each slot."""
+        table once or shared, every row is in at most four runs, and cutting keys makes an item more for each slot.
+
+        A tile size that so few rows never fill has no items: it is not even launched."""
         num_slots = max(1, rules.num_slots // shape.num_kv_heads)
-        num_items = 2 * num_rows + num_slots
-        num_parts = 4 * num_rows + num_slots * min(num_rows, rules.tiles[-1].num_rows(shape.group_size))
-        return cls(num_rows, 4 * num_rows, num_blocks + num_rows, (num_items,) * len(rules.tiles), num_parts)
+        num_entries = 4 * num_rows
+        num_items = []
+        fewest_rows = 1
+        for tile in rules.tiles:
+            most = min(2 * num_rows, num_entries // fewest_rows)
+            num_items.append(most + num_slots if fewest_rows <= num_rows else 0)
+            fewest_rows = tile.num_rows(shape.group_size) + 1
+        num_parts = num_entries + num_slots * min(num_rows, rules.tiles[-1].num_rows(shape.group_size))
+        return cls(num_rows, num_entries, num_blocks + num_rows, tuple(num_items), num_parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ class PlanBuffers:
         self.capacity = capacity
         sizes = [
             *(capacity.num_rows, capacity.num_rows + 1, capacity.num_entries, capacity.num_entries),
-            *(capacity.num_blocks, *(count * ITEM_WIDTH for count in capacity.num_items)),
+            *(*(count * ITEM_WIDTH for count in capacity.num_items), capacity.num_blocks),
         ]
         aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
         self._starts = list(accumulate(aligned, initial=0))
@@ -106,7 +115,7 @@ class PlanBuffers:
         self._host = torch.zeros(self._starts[-1], dtype=torch.int32, pin_memory=is_cuda)
         self._device = torch.empty(self._starts[-1], dtype=torch.int32, device=device) if is_cuda else self._host
         self._copied = torch.cuda.Event() if is_cuda else None
-        positions, row_ranges, rows, targets, kv_blocks, *items = (
+        positions, row_ranges, rows, targets, *items, kv_blocks = (
             self._device[start : start + size] for start, size in zip(self._starts, sizes, strict=False)
         )
         num_parts = max(1, capacity.num_parts)
@@ -131,20 +140,21 @@ class PlanBuffers:
         self._check(plan)
         if self._copied is not None:
             self._copied.synchronize()
-        last = plan.row_ranges[-1]
         num_missing_rows = self.capacity.num_rows - len(plan.positions)
         self._write(0, plan.positions)
-        self._write(1, plan.row_ranges + array("i", [last]) * num_missing_rows)
+        self._write(1, plan.row_ranges + plan.row_ranges[-1:] * num_missing_rows)
         self._write(2, plan.rows)
         self._write(3, plan.targets)
-        self._write(4, plan.kv_blocks)
         for tile_idx, items in enumerate(plan.items):
-            section_idx = 5 + tile_idx
+            section_idx = 4 + tile_idx
             self._write(section_idx, items)
             start = self._starts[section_idx]
             self._host[start + len(items) : start + self._sizes[section_idx]] = 0
+        last_section_idx = 4 + len(plan.items)
+        self._write(last_section_idx, plan.kv_blocks)
         if self._copied is not None:
-            self._device.copy_(self._host, non_blocking=True)
+            end = self._starts[last_section_idx] + len(plan.kv_blocks)
+            self._device[:end].copy_(self._host[:end], non_blocking=True)
             self._copied.record()
 
     def _write(self, section_idx: int, values: array[int]) -> None:
