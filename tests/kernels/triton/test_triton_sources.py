@@ -119,3 +119,15 @@ def test_a_mistake_is_seen(line: str) -> None:
 def test_what_is_right_passes() -> None:
     line = "y = tl.load(x).to(DOT)\n    z = tl.dot(y, tl.trans(y)) * 2\n    w = tl.load(x).to(tl.float32) + 1"
     assert not mistakes(f"@triton.jit\ndef kernel(x, DOT: tl.constexpr):\n    {line}\n")
+
+
+def test_numbers_that_change_from_step_to_step_make_no_kernels() -> None:
+    """JIT makes another kernel for 1, for multiples of 16 and for the rest, unless it is told not to."""
+    sources = {path: path.read_text(encoding="utf-8") for path in KERNELS.glob("*.py")}
+    for path, source in sources.items():
+        for kernel in kernels_in(source):
+            names = {argument.arg for argument in kernel.args.args if argument.annotation is None}
+            changing = names & {"num_rows", "num_edits"}
+            decorators = " ".join(ast.unparse(each) for each in kernel.decorator_list)
+            if kernel.name.endswith("_kernel"):
+                assert all(f"'{name}'" in decorators for name in changing), (path.name, kernel.name)

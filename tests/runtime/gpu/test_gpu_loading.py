@@ -101,7 +101,9 @@ def test_the_sampler_is_warmed_up_with_every_kernel(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(KernelCall, "run", run)
     loading.warm_up(TritonSampler(CPU), 50, CPU)
-    assert set(launched) == {"argmax_kernel", "edit_logits_kernel", "mask_logits_kernel", "sample_kernel"}
+    changes = {"edit_logits_kernel", "mask_logits_kernel"}
+    draws = {"weigh_kernel", "choose_kernel", "gather_kernel", "draw_kernel"}
+    assert set(launched) == {"best_of_pieces_kernel", "best_piece_kernel", *changes, *draws}
 
 
 def test_the_pool_is_what_is_left() -> None:
