@@ -33,7 +33,6 @@ import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,7 +238,9 @@ def read_budgets() -> dict[str, Budgets]:
 
 def triton_version() -> str:
     """The one that is installed, as "3.9"."""
-    return ".".join(version("triton").split(".")[:2])
+    import triton
+
+    return ".".join(triton.__version__.split(".")[:2])
 
 
 def _write_budgets(all_measured: list[Measured]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -17,7 +18,7 @@ def why_unavailable(device: torch.device) -> str | None:
         return 'Triton is not installed; pip install "ramet[gpu]" (Linux only), or use other kernels'
     if device.type == "cpu":
         if _is_interpreting():
-            return None
+            return _why_not_interpreted(_version("triton"), _version("numpy"))
         return (
             "on a CPU Triton kernels run in its interpreter only, which is for tests: set TRITON_INTERPRET=1 before "
             "they are imported, or use other kernels"
@@ -40,6 +41,30 @@ def has_fp8(device: torch.device) -> bool:
     if device.type == "cpu":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+
+
+def _why_not_interpreted(triton_version: str, numpy_version: str) -> str | None:
+    """Triton's interpreter before 3.7 makes a number of an array of one element, which numpy 2.4 refuses. Compiled
+    kernels do not mind."""
+    if _numbers(triton_version) >= (3, 7) or _numbers(numpy_version) < (2, 4):
+        return None
+    return (
+        f"the interpreter of Triton {triton_version} does not work with numpy {numpy_version}: take Triton 3.7 or "
+        "newer, or numpy before 2.4 (on a GPU both are fine)"
+    )
+
+
+def _version(name: str) -> str:
+    """Of an installed distribution; a high one if it came under another name, as builds of PyTorch may bring theirs."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "999.0"
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _is_interpreting() -> bool:

@@ -33,6 +33,9 @@ it is one choice for the life of a process."""
 _TILE = 1 << 18 if IS_INTERPRETED else 1024
 """Elements of an elementwise program. Interpreted, a program costs its number of operations, not of elements."""
 
+MAX_GRID_Y = 65_535
+"""Programs along the second and third axis of a CUDA grid; the first takes 2^31."""
+
 _TL_DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
@@ -66,6 +69,7 @@ class KernelCall:
         """Launch. Mutates what the kernel writes; returns before a GPU has done it."""
         if math.prod(self.grid) == 0:
             return
+        assert all(count <= MAX_GRID_Y for count in self.grid[1:]), self.grid
         self.kernel[self.grid](*self.args, **self.constants, **self.options)
 
 

@@ -22,19 +22,26 @@ from ramet.kernels.triton.kv_cache import KV_DTYPES, LARGEST_CODE
 from ramet.kernels.triton.tiles import tiles_for
 
 
-def test_every_kernel_compiles_within_its_budget() -> None:
+def run_compiling(*arguments: str) -> str:
+    """Standard output of Python where kernels are not interpreted."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     result = subprocess.run(
-        [sys.executable, "-m", "ramet.kernels.aot", "--jobs", "2"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert result.returncode == 0, result.stderr[-4000:]
-    measured = [json.loads(line) for line in result.stdout.splitlines()]
+    return result.stdout
+
+
+def test_every_kernel_compiles_within_its_budget() -> None:
+    measured = [json.loads(line) for line in run_compiling("-m", "ramet.kernels.aot", "--jobs", "2").splitlines()]
     assert {(entry["target"], entry["variant"]) for entry in measured} == set(jobs(list(TARGETS)))
+
+
+def test_what_is_measured_is_what_is_launched() -> None:
+    """To the letter: the launcher's own idea of constants, of what is divisible by 16, and of options."""
+    names = ["attention_smollm_16", "merge", "store_kv", "add_rms_norm", "rotary_store", "edit_logits", "argmax_pieces"]
+    script = Path(__file__).with_name("launched_kernels.py")
+    assert json.loads(run_compiling(str(script), *names)) == dict.fromkeys(names, True)
 
 
 def test_budgets_are_for_what_is_compiled() -> None:

@@ -94,6 +94,14 @@ def test_the_tokens_of_the_cpu_sampler(vocab_size: int) -> None:
     assert torch.equal(logits, untouched)
 
 
+def test_rows_of_an_odd_vocabulary_inside_a_larger_tensor() -> None:
+    """Neither rows nor their stride are divisible by 16 elements."""
+    rows = [make_row(SamplingParams(**knobs), idx) for idx, knobs in enumerate(KNOBS)]
+    logits = torch.cat((make_logits(3, len(rows), 1003), torch.full((len(rows), 4), 1e9)), dim=1)[:, 1:1004]
+    logits[:, -1] = 0.0
+    assert draw(logits, rows) == [token.token_id for token in NumpySampler().sample(logits.contiguous(), rows)]
+
+
 def test_rows_with_more_candidates_than_there_is_room_for() -> None:
     """Flat ones, beside such as have a few."""
     knobs = [{"top_p": 0.97}, {"top_p": 0.97}, {"top_k": 40}, {"top_k": 19_000}, {"top_k": 30, "top_p": 0.8}, {}]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ramet.kernels.triton.launch import KernelCall
+
 KERNELS = Path(__file__).resolve().parents[3] / "kernels" / "triton"
 WIDE = {"float32", "float64", "int32", "int64", "uint64"}
 """Types of `tl` that arithmetic is right on, interpreted and compiled."""
@@ -131,3 +133,16 @@ def test_numbers_that_change_from_step_to_step_make_no_kernels() -> None:
             decorators = " ".join(ast.unparse(each) for each in kernel.decorator_list)
             if kernel.name.endswith("_kernel"):
                 assert all(f"'{name}'" in decorators for name in changing), (path.name, kernel.name)
+
+
+def test_a_grid_that_a_card_refuses_is_refused_here() -> None:
+    """The interpreter runs any; CUDA takes 65,535 programs along the second axis."""
+    call = KernelCall(None, (2, 70_000), ())
+    with pytest.raises(AssertionError, match="70000"):
+        call.run()
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.name)
+def test_nothing_is_added_up_in_an_order_that_changes(path: Path) -> None:
+    """No atomics, so that results are the same every time; no program waits for another."""
+    assert "tl.atomic" not in path.read_text(encoding="utf-8")
