@@ -8,13 +8,17 @@ NVIDIA A100 (sm_80) and H100/H200 (sm_90) and AMD MI300 (gfx942):
 
     stack         bytes of the local frame: 0, or registers were spilled (cuobjdump's LOCAL is 0 all the same)
     shared        bytes of shared memory, within what the card has for one program
-    registers     a thread, at most the stored budget; it bounds how many programs a multiprocessor holds
+    registers     a thread, at most the stored budget
+    resident      programs that a multiprocessor holds by registers and shared memory: what the planner counts on
     products      instructions of the matrix unit: HGMMA on sm_90 for tiles of 64 lines and more, HMMA, or MFMA
-    async copies  LDGSTS in attention: without them loads are not pipelined
+    async copies  LDGSTS in attention, of 8 or 16 bytes for keys and values: without them loads are not pipelined
 
 Arguments are described as the launcher would: pointers and strides divisible by 16 are marked so. Without the marks the
 compiler makes another kernel, with twice the registers and no pipelining. Triton keeps what it compiled in its cache,
-so a second run takes seconds. Numbers change with Triton's version: the budgets are for that in requirements/lock.txt.
+so a second run takes seconds.
+
+Registers change with Triton's version, so budgets are kept for each version that was measured: the locked one, and 3.6,
+the oldest that is supported, for sm_90 alone. Under another version everything but registers is checked.
 """
 
 from __future__ import annotations
@@ -35,9 +39,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .triton.launch import Argument, KernelCall
 
+Budgets = dict[str, dict[str, int]]
 BUDGETS_PATH = Path(__file__).with_name("aot_budgets.json")
 _REGISTER_STEP = 8
 """Registers are handed out in eights."""
+_ALL_REGISTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class Target:
 
     Attributes:
         max_shared: bytes of shared memory that one program may have.
+        all_shared: bytes of shared memory of a multiprocessor; each program takes 1 KiB more than it asks for.
     """
 
     name: str
@@ -53,6 +60,7 @@ class Target:
     arch: int | str
     warp_size: int
     max_shared: int
+    all_shared: int
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -63,26 +71,29 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("sm_80", "cuda", 80, 32, 163 * 1024),
-        Target("sm_90", "cuda", 90, 32, 227 * 1024),
-        Target("gfx942", "hip", "gfx942", 64, 64 * 1024),
+        # Cards of compute capability 8.6, 8.9 and 12.0 run code like that of 8.0, but have 99 KiB for a program.
+        Target("sm_80", "cuda", 80, 32, 99 * 1024, 164 * 1024),
+        Target("sm_90", "cuda", 90, 32, 227 * 1024, 228 * 1024),
+        Target("gfx942", "hip", "gfx942", 64, 64 * 1024, 64 * 1024),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the compiler made: registers a thread, bytes of stack and shared memory, and numbers of instructions, which
-    are counted for kernels with products only."""
+    """What the compiler made: registers a thread, bytes of stack and shared memory, programs that a multiprocessor of
+    NVIDIA's holds, and numbers of instructions, which are counted for kernels with products only."""
 
     target: str
     variant: str
     registers: int
     stack: int
     shared: int
+    num_resident: int = 0
     num_wide_products: int = 0
     num_products: int = 0
     num_async_copies: int = 0
+    num_wide_copies: int = 0
 
 
 def jobs(target_names: list[str]) -> list[tuple[str, str]]:
@@ -102,7 +113,8 @@ def measure(job: tuple[str, str]) -> Measured:
     from .aot_variants import VARIANTS
 
     target, variant = TARGETS[job[0]], VARIANTS[job[1]]
-    compiled = compile_call(variant.make(target.backend == "hip"), target)
+    call = variant.make(target.backend == "hip")
+    compiled = compile_call(call, target)
     shared = compiled.metadata.shared
     if target.backend == "hip":
         text = compiled.asm["amdgcn"]
@@ -115,12 +127,25 @@ def measure(job: tuple[str, str]) -> Measured:
         file.flush()
         usage = _tool("cuobjdump", "--dump-resource-usage", file.name)
         code = _tool("nvdisasm", file.name) if variant.has_products else ""
+    registers = _nvidia_field(usage, "REG")
     return Measured(
-        *job, _nvidia_field(usage, "REG"), _nvidia_field(usage, "STACK"), shared,
+        *job, registers, _nvidia_field(usage, "STACK"), shared,
+        num_resident=_num_resident(registers, shared, call.num_warps, target),
         num_wide_products=code.count("HGMMA"),
         num_products=code.count("HMMA"),
         num_async_copies=code.count("LDGSTS"),
+        num_wide_copies=len(re.findall(r"LDGSTS\S*\.(?:64|128)\b", code)),
     )  # fmt: skip
+
+
+def _num_resident(registers: int, shared: int, num_warps: int, target: Target) -> int:
+    """Programs of an NVIDIA card's multiprocessor: it has 65,536 registers and, here, 64 warps."""
+    registers_of_program = _rounded_up(registers) * num_warps * target.warp_size
+    return min(_ALL_REGISTERS // registers_of_program, target.all_shared // (shared + 1024), 64 // num_warps)
+
+
+def _rounded_up(registers: int) -> int:
+    return -(-registers // _REGISTER_STEP) * _REGISTER_STEP
 
 
 def compile_call(call: KernelCall, target: Target) -> Any:
@@ -134,7 +159,9 @@ def compile_call(call: KernelCall, target: Target) -> Any:
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], list[list[object]]] = {}
     for idx, value in enumerate(call.args):
-        if isinstance(value, tuple):
+        if isinstance(value, int) and call.kernel.params[idx].do_not_specialize:
+            signature[names[idx]] = "i32"
+        elif isinstance(value, tuple):
             signature[names[idx]] = tuple(
                 _describe(part, (idx, part_idx), constants, attributes) for part_idx, part in enumerate(value)
             )
@@ -173,21 +200,24 @@ def _describe(
     return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
-def problems(measured: Measured, budgets: dict[str, dict[str, int]]) -> list[str]:
-    """What is wrong with a compiled kernel, in words."""
+def problems(measured: Measured, budgets: Budgets | None) -> list[str]:
+    """What is wrong with a compiled kernel, in words. `budgets` None: there are none for this version of Triton."""
     from .aot_variants import VARIANTS
 
     target, variant = TARGETS[measured.target], VARIANTS[measured.variant]
-    budget = budgets.get(measured.target, {}).get(measured.variant)
     found = []
     if measured.stack:
         found.append(f"registers are spilled: {measured.stack} bytes of stack")
     if measured.shared > target.max_shared:
         found.append(f"{measured.shared} bytes of shared memory, the card has {target.max_shared}")
-    if budget is None:
-        found.append(f"no budget; {measured.registers} registers measured")
-    elif measured.registers > budget:
-        found.append(f"{measured.registers} registers, the budget is {budget}")
+    if budgets is not None and measured.target in budgets:
+        budget = budgets[measured.target].get(measured.variant)
+        if budget is None:
+            found.append(f"no budget; {measured.registers} registers measured")
+        elif measured.registers > budget:
+            found.append(f"{measured.registers} registers, the budget is {budget}")
+    if target.backend == "cuda" and measured.num_resident < variant.num_resident:
+        found.append(f"{measured.num_resident} programs a multiprocessor, the planner counts on {variant.num_resident}")
     if variant.has_products:
         if measured.num_products + measured.num_wide_products == 0:
             found.append("the matrix unit is not used")
@@ -195,21 +225,30 @@ def problems(measured: Measured, budgets: dict[str, dict[str, int]]) -> list[str
             found.append("no product of a warp group (HGMMA)")
         if target.backend == "cuda" and measured.num_async_copies == 0:
             found.append("no asynchronous copies (LDGSTS): loads are not pipelined")
+        elif target.backend == "cuda" and measured.num_wide_copies == 0:
+            found.append("no asynchronous copies of 8 bytes or more: keys are read word by word")
     return [f"{measured.target} {measured.variant}: {text}" for text in found]
 
 
-def read_budgets() -> dict[str, dict[str, int]]:
-    """Registers by target and variant."""
-    budgets: dict[str, dict[str, int]] = json.loads(BUDGETS_PATH.read_text(encoding="utf-8"))
+def read_budgets() -> dict[str, Budgets]:
+    """Registers by version of Triton, as "3.9", target and variant."""
+    budgets: dict[str, Budgets] = json.loads(BUDGETS_PATH.read_text(encoding="utf-8"))
     return budgets
 
 
+def triton_version() -> str:
+    """The one that is installed, as "3.9"."""
+    import triton
+
+    return ".".join(triton.__version__.split(".")[:2])
+
+
 def _write_budgets(all_measured: list[Measured]) -> None:
-    budgets: dict[str, dict[str, int]] = {}
+    budgets: Budgets = {}
     for measured in all_measured:
-        rounded = -(-measured.registers // _REGISTER_STEP) * _REGISTER_STEP
-        budgets.setdefault(measured.target, {})[measured.variant] = rounded
-    BUDGETS_PATH.write_text(json.dumps(budgets, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        budgets.setdefault(measured.target, {})[measured.variant] = _rounded_up(measured.registers)
+    all_budgets = read_budgets() | {triton_version(): budgets}
+    BUDGETS_PATH.write_text(json.dumps(all_budgets, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _tool(name: str, *arguments: str) -> str:
@@ -244,7 +283,9 @@ def main(arguments: list[str] | None = None) -> int:
         all_measured = list(pool.map(measure, jobs(options.targets)))
     if options.write_budgets:
         _write_budgets(all_measured)
-    budgets = read_budgets()
+    budgets = read_budgets().get(triton_version())
+    if budgets is None:
+        print(f"no budgets of registers for Triton {triton_version()}: they are not checked", file=sys.stderr)
     found = []
     for measured in all_measured:
         print(json.dumps(asdict(measured)))

@@ -1,14 +1,14 @@
 """The kernels that are compiled ahead of time: each op with the shapes of real models, on tensors without memory.
 
 A variant is a KernelCall as the op itself makes it, so it is compiled with the constants, strides and number of warps
-it is launched with. Shapes are those of Llama 3 8B (32 query heads, 8 key/value heads of 128), SmolLM2 (9, 3 of 64) and
-Gemma 2 9B (16, 8 of 256).
+it is launched with. Shapes are those of Llama 3 8B (32 query heads, 8 key/value heads of 128), SmolLM2 (9, 3 of 64),
+Gemma 2 9B (16, 8 of 256), Qwen 3 32B (64, 8 of 128) and Phi 2 (32, 32 of 80: heads that are no power of 2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,9 +22,10 @@ from .triton.logprobs import token_ranks_call
 from .triton.plan import ITEM_WIDTH
 from .triton.plan_buffers import LoadedPlan
 from .triton.shared_runs import HeadShape
-from .triton.tiles import tiles_for
+from .triton.tiles import Tile, tiles_for
 
 LLAMA, SMOLLM, GEMMA = HeadShape(32, 8, 128), HeadShape(9, 3, 64), HeadShape(16, 8, 256)
+QWEN, PHI = HeadShape(64, 8, 128), HeadShape(32, 32, 80)
 BLOCK_SIZE, NUM_ROWS, VOCAB_SIZE, HIDDEN_SIZE = 16, 96, 128_256, 4096
 
 
@@ -37,12 +38,14 @@ class Variant:
         has_products: the matrix unit must be used, and keys copied asynchronously where the card can.
         is_wide: its tile has the 64 lines that an H200's warp group multiplies at once.
         kinds: the targets it is for: "nvidia" (all of them), "sm_90" only, "amd".
+        num_resident: programs of it that the planner supposes on a multiprocessor of an NVIDIA card.
     """
 
     make: Callable[[bool], KernelCall]
     has_products: bool = False
     is_wide: bool = False
     kinds: tuple[str, ...] = ("nvidia", "amd")
+    num_resident: int = 1
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -84,12 +87,15 @@ def _plan(shape: HeadShape, num_tiles: int) -> LoadedPlan:
     )
 
 
-def _attention(
-    shape: HeadShape, tile_idx: int, is_hip: bool, kv_dtype: torch.dtype = torch.bfloat16, window: int | None = None
-) -> KernelCall:
-    dot_dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
+def _tiles(shape: HeadShape, kv_dtype: torch.dtype, is_hip: bool) -> tuple[Tile, ...]:
+    itemsize = 4 if kv_dtype == torch.float32 else 2
     is_quantised = kv_dtype in kv_cache.LARGEST_CODE
-    tiles = tiles_for(shape.head_dim, dot_dtype.itemsize, shape.group_size, is_quantised=is_quantised, is_hip=is_hip)
+    return tiles_for(shape.head_dim, itemsize, shape.group_size, is_quantised=is_quantised, is_hip=is_hip)
+
+
+def _attention(shape: HeadShape, tile_idx: int, is_hip: bool, kv_dtype: torch.dtype, window: int | None) -> KernelCall:
+    dot_dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
+    tiles = _tiles(shape, kv_dtype, is_hip)
     query, output = (_empty(NUM_ROWS, shape.num_heads, shape.head_dim, dtype=dot_dtype) for _ in range(2))
     plan = _plan(shape, len(tiles))
     views = _views(shape, kv_dtype)
@@ -160,8 +166,8 @@ def _logits() -> Tensor:
     return _fp32(NUM_ROWS, VOCAB_SIZE)
 
 
-def _argmax(is_hip: bool) -> KernelCall:
-    return argmax.argmax_call(_logits(), _int64(NUM_ROWS), _fp32(NUM_ROWS))
+def _argmax(call_idx: int, is_hip: bool) -> KernelCall:
+    return argmax.argmax_calls(_logits(), _int64(NUM_ROWS), _fp32(NUM_ROWS))[call_idx]
 
 
 def _token_ranks(is_hip: bool) -> KernelCall:
@@ -179,7 +185,7 @@ def _edit(is_hip: bool) -> KernelCall:
     return logits_edit.edit_logits_call(_logits(), *edits, _fp32(NUM_ROWS), *penalties)
 
 
-def _sample(is_hip: bool) -> KernelCall:
+def _sample(call_idx: int, is_hip: bool) -> KernelCall:
     wanted = sampling.SamplingTensors(
         temperatures=_fp32(NUM_ROWS),
         top_ks=_int32(NUM_ROWS),
@@ -189,14 +195,23 @@ def _sample(is_hip: bool) -> KernelCall:
         sample_indices=_int64(NUM_ROWS),
         positions=_int64(NUM_ROWS),
     )
-    return sampling.sample_call(_logits(), _int64(NUM_ROWS), _fp32(NUM_ROWS), wanted)
+    return sampling.sample_calls(_logits(), _int64(NUM_ROWS), _fp32(NUM_ROWS), wanted)[call_idx]
 
 
-def _attends(shape: HeadShape, tile_idx: int, *kinds: str, **options: torch.dtype | int) -> Variant:
+def _attends(
+    shape: HeadShape, tile_idx: int, *kinds: str, kv_dtype: torch.dtype = torch.bfloat16, window: int | None = None
+) -> Variant:
     def make(is_hip: bool) -> KernelCall:
-        return _attention(shape, tile_idx, is_hip, **options)  # type: ignore[arg-type]
+        return _attention(shape, tile_idx, is_hip, kv_dtype, window)
 
-    return Variant(make, has_products=True, is_wide=tile_idx > 0, kinds=kinds or ("nvidia", "amd"))
+    tile = _tiles(shape, kv_dtype, is_hip=False)[tile_idx]
+    return Variant(
+        make,
+        has_products=kv_dtype != torch.float32,
+        is_wide=tile_idx > 0,
+        kinds=kinds or ("nvidia", "amd"),
+        num_resident=tile.num_resident,
+    )
 
 
 _FP8 = torch.float8_e4m3fn
@@ -209,10 +224,17 @@ VARIANTS: dict[str, Variant] = {
     "attention_llama_64_window": _attends(LLAMA, 1, "sm_90", window=4096),
     "attention_llama_16": _attends(LLAMA, 0),
     "attention_llama_16_fp8": _attends(LLAMA, 0, "sm_90", kv_dtype=_FP8),
-    "attention_llama_16_int8": _attends(LLAMA, 0, "nvidia", kv_dtype=torch.int8),
+    "attention_llama_16_int8": _attends(LLAMA, 0, kv_dtype=torch.int8),
     "attention_gemma_16": _attends(GEMMA, 0),
     "attention_smollm_16": _attends(SMOLLM, 0),
-    "attention_smollm_64_fp32": replace(_attends(SMOLLM, 1, "sm_90", kv_dtype=torch.float32), has_products=False),
+    "attention_smollm_64_fp32": _attends(SMOLLM, 1, "sm_90", kv_dtype=torch.float32),
+    "attention_llama_32_fp32": _attends(LLAMA, 1, "sm_90", kv_dtype=torch.float32),
+    "attention_gemma_32_fp32": _attends(GEMMA, 1, "sm_90", kv_dtype=torch.float32),
+    "attention_gemma_16_fp32": _attends(GEMMA, 0, "sm_90", kv_dtype=torch.float32),
+    "attention_gemma_64_int8": _attends(GEMMA, 1, "sm_90", "amd", kv_dtype=torch.int8),
+    "attention_gemma_16_int8": _attends(GEMMA, 0, "sm_90", "amd", kv_dtype=torch.int8),
+    "attention_qwen_16": _attends(QWEN, 0, "sm_90"),
+    "attention_phi_16": _attends(PHI, 0, "sm_90"),
     "attention_smollm_128": _attends(SMOLLM, 2, "sm_90"),
     "quantized_linear_int4_64": Variant(partial(_quantized_linear, 4, 64), has_products=True),
     "quantized_linear_int4_16": Variant(partial(_quantized_linear, 4, 16), has_products=True),
@@ -221,8 +243,12 @@ VARIANTS: dict[str, Variant] = {
     "dequantize_int4": Variant(partial(_dequantize, 4)),
     "dequantize_int8": Variant(partial(_dequantize, 8)),
     "merge": Variant(_merge),
-    "sample": Variant(_sample),
-    "argmax": Variant(_argmax),
+    "sample_draw": Variant(partial(_sample, 3)),
+    "sample_gather": Variant(partial(_sample, 2)),
+    "sample_weigh": Variant(partial(_sample, 0)),
+    "sample_choose": Variant(partial(_sample, 1)),
+    "argmax_pieces": Variant(partial(_argmax, 0)),
+    "argmax_rows": Variant(partial(_argmax, 1)),
     "token_ranks": Variant(_token_ranks),
     "mask_logits": Variant(_mask),
     "edit_logits": Variant(_edit),

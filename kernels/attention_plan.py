@@ -47,7 +47,9 @@ def build_attention_metadata(
     Cost: O(S log L) list slices for tables of length L, plus O(T) for the slots.
     """
     assert len(query_starts) == len(block_tables) + 1 == len(context_lens) + 1
-    tables = [list(table[: -(-length // block_size)]) for table, length in zip(block_tables, context_lens, strict=True)]
+    tables = [
+        _first_of(table, -(-length // block_size)) for table, length in zip(block_tables, context_lens, strict=True)
+    ]
     slots: list[int] = []
     num_computed_blocks: list[int] = []
     for seq_idx, (table, context_len) in enumerate(zip(tables, context_lens, strict=True)):
@@ -63,6 +65,11 @@ def build_attention_metadata(
         slots=torch.tensor(slots, dtype=torch.int64, device=device),
         items=plan_attention_items(tables, num_computed_blocks, context_lens, block_size, min_shared_blocks),
     )
+
+
+def _first_of(table: Sequence[int], num_blocks: int) -> list[int]:
+    """A copy of its beginning; a list's is made at once."""
+    return table[:num_blocks] if isinstance(table, list) else list(table[:num_blocks])
 
 
 def plan_attention_items(

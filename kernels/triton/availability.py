@@ -32,7 +32,7 @@ def why_unavailable(device: torch.device) -> str | None:
         )
     if device.type == "cpu":
         if _is_interpreting():
-            return None
+            return _why_not_interpreted(version, importlib.metadata.version("numpy"))
         return (
             "on a CPU Triton kernels run in its interpreter only, which is for tests: set TRITON_INTERPRET=1 before "
             "they are imported, or use other kernels"
@@ -87,6 +87,17 @@ def why_no_fp8(device: torch.device) -> str | None:
 def has_fp8(device: torch.device) -> bool:
     """Whether fp8 e4m3 can be kept on a device: see `why_no_fp8`."""
     return why_no_fp8(device) is None
+
+
+def _why_not_interpreted(triton_version: str | None, numpy_version: str) -> str | None:
+    """Triton's interpreter before 3.7 makes a number of an array of one element, which numpy 2.4 refuses. Compiled
+    kernels do not mind."""
+    if triton_version is None or _release(triton_version) >= (3, 7) or _release(numpy_version) < (2, 4):
+        return None
+    return (
+        f"the interpreter of Triton {triton_version} does not work with numpy {numpy_version}: take Triton 3.7 or "
+        "newer, or numpy before 2.4 (on a GPU both are fine)"
+    )
 
 
 def _is_interpreting() -> bool:

@@ -18,16 +18,13 @@ from ..quantized.matrix import QuantizedMatrix
 from . import attention, kv_cache, merge, norm, quantized_linear, rotary, silu_mul
 from .availability import has_fp8
 from .launch import IS_INTERPRETED
-from .plan import AttentionPlan, PlanRules, plan_attention
+from .plan import AttentionPlan, BlockIdMemo, PlanRules, plan_attention
 from .plan_buffers import LoadedPlan, PlanBuffers, PlanCapacity, load_plan
 from .shared_runs import HeadShape, SharingRules
 from .tiles import INTERPRETED_TILES, MAX_HEAD_DIM, Tile, fitting, tiles_for
 
-PROGRAMS_PER_MULTIPROCESSOR = 4
-"""Programs of attention that one multiprocessor holds at a time."""
-
-INTERPRETED_SLOTS = 16
-"""Multiprocessors times programs, where there are none: the interpreter."""
+INTERPRETED_MULTIPROCESSORS = 16
+"""Multiprocessors, where there are none: the interpreter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +81,8 @@ class TritonKernels:
         self.device = device
         self.kv_dtype = kv_dtype
         self.options = options
-        self._num_slots = _num_slots(device)
+        self._num_multiprocessors = _num_multiprocessors(device)
+        self._memo = BlockIdMemo()
 
     def new_kv_cache(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         """As in the protocol.
@@ -174,7 +172,7 @@ class TritonKernels:
         tiles = fitting(tiles, shape.group_size)
         return PlanRules(
             tiles=tiles if options.fixed_chunk_len is None else _one_tile(tiles),
-            num_slots=self._num_slots,
+            num_slots=self._num_multiprocessors * tiles[0].num_resident,
             min_chunk_len=options.min_chunk_len,
             fixed_chunk_len=options.fixed_chunk_len,
             sharing=SharingRules(options.sharing_min_len, options.sharing_break_even, self.kv_dtype.itemsize),
@@ -201,8 +199,8 @@ class TritonKernels:
         return self.with_plan(metadata, shape, buffers.plan)
 
     def plan(self, metadata: AttentionMetadata, shape: HeadShape) -> AttentionPlan:
-        """The plan of a step, on the host. Mutates nothing, so a step may run meanwhile."""
-        return plan_attention(metadata, shape, self.plan_rules(shape))
+        """The plan of a step, on the host. Mutates nothing that a step reads, so one may run meanwhile."""
+        return plan_attention(metadata, shape, self.plan_rules(shape), self._memo)
 
     def with_plan(self, metadata: AttentionMetadata, shape: HeadShape, loaded: LoadedPlan) -> TritonMetadata:
         """As `prepare_attention`, with a plan that is on the device already."""
@@ -269,10 +267,12 @@ class TritonKernels:
         return silu_mul.silu_mul(gate_up)
 
 
-def _num_slots(device: torch.device) -> int:
-    if device.type == "cpu":
-        return INTERPRETED_SLOTS
-    return torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
+def _num_multiprocessors(device: torch.device) -> int:
+    return (
+        INTERPRETED_MULTIPROCESSORS
+        if device.type == "cpu"
+        else torch.cuda.get_device_properties(device).multi_processor_count
+    )
 
 
 def _one_tile(tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:

@@ -123,7 +123,7 @@ def store_rows(
     tl.store(target, values.to(rows.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def store_kv_kernel(
     key, value, key_rows, value_rows, key_scales, value_scales, slots, num_rows,
     key_strides, value_strides, row_strides, scale_strides,

@@ -8,6 +8,8 @@ Rules that all kernels keep, because Triton's interpreter holds bf16 as bit patt
     tl.load(...).to(tl.float32)     every load is cast at once: arithmetic on bf16 would be silently wrong there
     tl.load(...).to(DOT)            operands of tl.dot; DOT is fp32 where a bf16 product would be interpreted
     row.to(tl.int64) * stride       indices are widened before they are multiplied: a pool may pass 2^31 elements
+    do_not_specialize               of numbers that change from step to step: else each kernel is compiled anew, while
+                                    requests wait, for numbers divisible by 16 and for 1
 
 A launch goes to the current CUDA device; who has several sets it (torch.cuda.device) first.
 """
@@ -30,6 +32,9 @@ it is one choice for the life of a process."""
 
 _TILE = 1 << 18 if IS_INTERPRETED else 1024
 """Elements of an elementwise program. Interpreted, a program costs its number of operations, not of elements."""
+
+MAX_GRID_Y = 65_535
+"""Programs along the second and third axis of a CUDA grid; the first takes 2^31."""
 
 _TL_DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
@@ -64,6 +69,7 @@ class KernelCall:
         """Launch. Mutates what the kernel writes; returns before a GPU has done it."""
         if math.prod(self.grid) == 0:
             return
+        assert all(count <= MAX_GRID_Y for count in self.grid[1:]), self.grid
         self.kernel[self.grid](*self.args, **self.constants, **self.options)
 
 
@@ -78,6 +84,11 @@ def rows_in_tile(count: int, padded_width: int) -> int:
     On a GPU it does not depend on the count, so that no step compiles a kernel of its own."""
     num_rows = max(1, _TILE // padded_width)
     return min(num_rows, next_power_of_2(count)) if IS_INTERPRETED else num_rows
+
+
+def block_of(most: int, width: int) -> int:
+    """Elements of a row that a program takes at a time: `most`, or fewer where a short row is interpreted."""
+    return min(most, next_power_of_2(width)) if IS_INTERPRETED else most
 
 
 def dot_dtype(dtype: torch.dtype) -> Any:

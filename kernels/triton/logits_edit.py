@@ -24,7 +24,7 @@ from .launch import IS_INTERPRETED, KernelCall
 _BLOCK = 4096 if IS_INTERPRETED else 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_edits"])
 def edit_logits_kernel(
     logits, row_indices, token_ids, biases, counts, repetition, presence, frequency, logits_stride, num_edits,
     BLOCK: tl.constexpr,

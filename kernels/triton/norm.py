@@ -26,7 +26,7 @@ from torch import Tensor
 from .launch import KernelCall, next_power_of_2, row_strides, rows_in_tile, tile_rows, with_packed_rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def rms_norm_kernel(
     x, residual, weight, output, summed, num_rows, rows_in_group, group_stride, row_stride, eps,
     WIDTH: tl.constexpr, PADDED_WIDTH: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
@@ -45,7 +45,7 @@ def rms_norm_kernel(
     tl.store(output + row[:, None] * WIDTH + column, normed.to(output.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def layer_norm_kernel(
     x, weight, bias, output, num_rows, rows_in_group, group_stride, row_stride, eps,
     WIDTH: tl.constexpr, PADDED_WIDTH: tl.constexpr, ROWS: tl.constexpr,

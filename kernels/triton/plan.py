@@ -27,6 +27,8 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from operator import itemgetter
 
 from ..interface import AttentionMetadata
 from .shared_runs import HeadShape, Run, SharingRules, choose_runs
@@ -92,20 +94,38 @@ class AttentionPlan:
 _MIN_KEYS_A_LINE = 4
 
 
-@dataclass(slots=True)
-class _PlannedTile:
-    """Rows that one program works on, and their keys, before these are cut into chunks of at least min_chunk_len."""
+class BlockIdMemo:
+    """The block ids of runs as arrays, kept from one step to the next.
 
-    tile_idx: int
-    first_row: int
-    num_rows: int
-    first_block: int
-    first_position: int
-    num_keys: int
-    min_chunk_len: int
+    To make an array of a list costs some 20 ns an entry, and thousands of blocks are those of the last step: comparing
+    them costs a tenth. Threads may share one: an entry is replaced as a whole, and is compared before it is used."""
 
-    def num_chunks(self, chunk_len: int) -> int:
-        return -(-self.num_keys // max(chunk_len, self.min_chunk_len))
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Sequence[int], array[int]]] = {}
+
+    def array_of(self, run: Run) -> array[int]:
+        """The run's block ids. The result must not be changed."""
+        place = (run.sequences[0], run.first_position)
+        known = self._known.get(place)
+        if known is None or known[0] != run.block_ids:
+            known = self._known[place] = (run.block_ids, array("i", run.block_ids))
+        return known[1]
+
+    @property
+    def num_known(self) -> int:
+        return len(self._known)
+
+    def forget_all_but(self, num_sequences: int) -> None:
+        """Let go of runs when there are many more than so many sequences can have."""
+        if len(self._known) > _RUNS_A_SEQUENCE * (num_sequences + 1):
+            self._known.clear()
+
+
+_RUNS_A_SEQUENCE = 4
+
+# Rows of one program and their keys, before these are cut into chunks: size of tile, first row, rows, first block,
+# position of the first key, keys, and how many keys a chunk has at least. A plain tuple: a step makes hundreds.
+_PlannedTile = tuple[int, int, int, int, int, int, int]
 
 
 @dataclass(slots=True)
@@ -113,61 +133,60 @@ class _Tiles:
     """Steps 1 and 2: all tiles of a step with their rows and blocks."""
 
     rows: list[int] = field(default_factory=list)
-    kv_blocks: list[int] = field(default_factory=list)
+    kv_blocks: array[int] = field(default_factory=lambda: array("i"))
     planned: list[_PlannedTile] = field(default_factory=list)
 
 
-def plan_attention(metadata: AttentionMetadata, shape: HeadShape, rules: PlanRules) -> AttentionPlan:
-    """Plan a step. Mutates nothing.
+def plan_attention(
+    metadata: AttentionMetadata, shape: HeadShape, rules: PlanRules, memo: BlockIdMemo | None = None
+) -> AttentionPlan:
+    """Plan a step. Mutates nothing but the memo, which makes the next plan cheaper and never another one.
 
-    Cost: linear in the rows of all tiles and the blocks of all runs; 64 sequences of 4,096 tokens take about 1 ms.
+    Cost: linear in the rows of all tiles and the blocks of all runs; docs/adr/0027 has times.
     """
     assert rules.tiles[0].block_m >= shape.group_size
-    positions = _positions(metadata)
+    memo = BlockIdMemo() if memo is None else memo
+    memo.forget_all_but(len(metadata.context_lens))
     step = rules.fixed_chunk_len or math.lcm(rules.min_chunk_len, metadata.block_size)
     assert step % metadata.block_size == 0
-    tiles = _cut_rows(metadata, shape, rules, positions, step)
-    chunk_len = rules.fixed_chunk_len or _balanced_chunk_len(tiles.planned, shape.num_kv_heads, rules.num_slots, step)
-    return _number_parts(tiles, chunk_len, metadata.block_size, positions, len(rules.tiles))
+    tiles = _cut_rows(metadata, shape, rules, memo, step)
+    num_slots = max(1, rules.num_slots // shape.num_kv_heads)
+    chunk_len = rules.fixed_chunk_len or _balanced_chunk_len(tiles.planned, num_slots, step)
+    return _number_parts(tiles, chunk_len, metadata.block_size, _positions(metadata), len(rules.tiles))
 
 
-def _positions(metadata: AttentionMetadata) -> list[int]:
+def _positions(metadata: AttentionMetadata) -> array[int]:
     """Of each row in its sequence."""
-    positions: list[int] = []
+    positions = array("i")
     for seq_idx, context_len in enumerate(metadata.context_lens):
         num_rows = metadata.query_starts[seq_idx + 1] - metadata.query_starts[seq_idx]
-        positions += range(context_len - num_rows, context_len)
+        positions.extend(range(context_len - num_rows, context_len))
     return positions
 
 
-def _cut_rows(
-    metadata: AttentionMetadata, shape: HeadShape, rules: PlanRules, positions: Sequence[int], step: int
-) -> _Tiles:
+def _cut_rows(metadata: AttentionMetadata, shape: HeadShape, rules: PlanRules, memo: BlockIdMemo, step: int) -> _Tiles:
     """Steps 1 and 2; chunks will be multiples of `step`."""
     tiles = _Tiles()
     max_rows = rules.tiles[-1].num_rows(shape.group_size)
-    tile_idx_of = [
-        next(idx for idx, tile in enumerate(rules.tiles) if tile.num_rows(shape.group_size) >= num_rows)
+    # By number of rows: the tile that holds them, and the shortest chunk.
+    forms = [
+        (
+            next(idx for idx, tile in enumerate(rules.tiles) if tile.num_rows(shape.group_size) >= num_rows),
+            _min_chunk_len(num_rows * shape.group_size, rules, step),
+        )
         for num_rows in range(max_rows + 1)
     ]
     for run in choose_runs(metadata, shape, rules.sharing, rules.tiles[-1], rules.fixed_chunk_len):
         first_block = len(tiles.kv_blocks)
-        tiles.kv_blocks += run.block_ids
+        tiles.kv_blocks += memo.array_of(run)
         rows = _rows_of(run, metadata.query_starts)
         for start in range(0, len(rows), max_rows):
             part = rows[start : start + max_rows]
-            num_keys = run.num_keys if run.is_shared else positions[part[-1]] + 1 - run.first_position
-            tiles.planned.append(
-                _PlannedTile(
-                    tile_idx=tile_idx_of[len(part)],
-                    first_row=len(tiles.rows),
-                    num_rows=len(part),
-                    first_block=first_block,
-                    first_position=run.first_position,
-                    num_keys=num_keys,
-                    min_chunk_len=_min_chunk_len(len(part) * shape.group_size, rules, step),
-                )
-            )
+            # In a private run the last row sees all keys, the one before it one less, and so on.
+            num_hidden = 0 if run.is_shared else len(rows) - start - len(part)
+            tile_idx, min_chunk_len = forms[len(part)]
+            place = (tile_idx, len(tiles.rows), len(part), first_block, run.first_position)
+            tiles.planned.append((*place, run.num_keys - num_hidden, min_chunk_len))
             tiles.rows += part
     return tiles
 
@@ -188,16 +207,17 @@ def _rows_of(run: Run, query_starts: Sequence[int]) -> Sequence[int]:
     return rows
 
 
-def _balanced_chunk_len(planned: Sequence[_PlannedTile], num_kv_heads: int, num_slots: int, step: int) -> int:
-    """The shortest chunk, in steps of `step`, that keeps to the number of programs."""
-    slots_of_head = max(1, num_slots // num_kv_heads)
-    max_items = max(slots_of_head, len(planned) + slots_of_head // 2)
-    share_of_slot = sum(tile.num_keys for tile in planned) // slots_of_head
-    high = -(-max(tile.num_keys for tile in planned) // step)
+def _balanced_chunk_len(planned: Sequence[_PlannedTile], num_slots: int, step: int) -> int:
+    """The shortest chunk, in steps of `step`, that keeps to the number of programs: `num_slots` a head."""
+    max_items = max(num_slots, len(planned) + num_slots // 2)
+    lens = [(num_keys, min_chunk_len) for *_, num_keys, min_chunk_len in planned]
+    share_of_slot = sum(num_keys for num_keys, _ in lens) // num_slots
+    high = -(-max(lens)[0] // step)
     low = min(high, max(1, share_of_slot // step))
     while low < high:
         middle = (low + high) // 2
-        if sum(tile.num_chunks(middle * step) for tile in planned) <= max_items:
+        chunk_len = middle * step
+        if sum([-(-num_keys // max(chunk_len, shortest)) for num_keys, shortest in lens]) <= max_items:
             high = middle
         else:
             low = middle + 1
@@ -205,46 +225,35 @@ def _balanced_chunk_len(planned: Sequence[_PlannedTile], num_kv_heads: int, num_
 
 
 def _number_parts(
-    tiles: _Tiles, chunk_len: int, block_size: int, positions: list[int], num_tile_sizes: int
+    tiles: _Tiles, chunk_len: int, block_size: int, positions: array[int], num_tile_sizes: int
 ) -> AttentionPlan:
     """Step 3: cut keys into chunks and give every row of every item its place."""
     num_parts_of_row = [0] * len(positions)
     parts_before: list[int] = []
     items: list[list[tuple[int, ...]]] = [[] for _ in range(num_tile_sizes)]
-    for tile in tiles.planned:
-        num_chunks = tile.num_chunks(chunk_len)
-        for row in tiles.rows[tile.first_row : tile.first_row + tile.num_rows]:
+    for tile_idx, first_row, num_rows, first_block, first_position, num_keys, min_chunk_len in tiles.planned:
+        len_here = max(chunk_len, min_chunk_len)
+        num_chunks = -(-num_keys // len_here)
+        for row in tiles.rows[first_row : first_row + num_rows]:
             parts_before.append(num_parts_of_row[row])
             num_parts_of_row[row] += num_chunks
-        items[tile.tile_idx] += _chunks(tile, chunk_len, block_size)
-    row_ranges = [0]
-    for num_parts in num_parts_of_row:
-        row_ranges.append(row_ranges[-1] + (num_parts if num_parts > 1 else 0))
+        for part_idx in range(num_chunks):
+            start = part_idx * len_here
+            place = (first_row, num_rows, first_block + start // block_size)  # a chunk begins with a block
+            items[tile_idx].append((*place, min(len_here, num_keys - start), first_position + start, part_idx, 0, 0))
+    row_ranges = [0, *accumulate(num_parts if num_parts > 1 else 0 for num_parts in num_parts_of_row)]
     targets = [
         row_ranges[row] + before if num_parts_of_row[row] > 1 else -1
         for row, before in zip(tiles.rows, parts_before, strict=True)
     ]
     for same_size in items:
-        same_size.sort(key=lambda item: item[3], reverse=True)
+        same_size.sort(key=itemgetter(3), reverse=True)
     return AttentionPlan(
-        positions=array("i", positions),
+        positions=positions,
         row_ranges=array("i", row_ranges),
         rows=array("i", tiles.rows),
         targets=array("i", targets),
-        kv_blocks=array("i", tiles.kv_blocks),
-        items=tuple(array("i", [value for item in same_size for value in item]) for same_size in items),
+        kv_blocks=tiles.kv_blocks,
+        items=tuple(array("i", list(chain.from_iterable(same_size))) for same_size in items),
         num_parts=row_ranges[-1],
     )
-
-
-def _chunks(tile: _PlannedTile, chunk_len: int, block_size: int) -> list[tuple[int, ...]]:
-    """The items of a tile; a chunk begins with a block."""
-    chunk_len = max(chunk_len, tile.min_chunk_len)
-    return [
-        (
-            *(tile.first_row, tile.num_rows, tile.first_block + start // block_size),
-            *(min(chunk_len, tile.num_keys - start), tile.first_position + start, part_idx),
-            *(0, 0),
-        )
-        for part_idx, start in enumerate(range(0, tile.num_keys, chunk_len))
-    ]

@@ -58,11 +58,19 @@ class PlanCapacity:
     @classmethod
     def for_decodes(cls, num_rows: int, num_blocks: int, shape: HeadShape, rules: PlanRules) -> PlanCapacity:
         """Enough for steps of `num_rows` decodes over a pool of `num_blocks`, in all but odd cases: every run is in a
-        table once or shared, every row is in at most four runs, and cutting keys makes an item more for each slot."""
+        table once or shared, every row is in at most four runs, and cutting keys makes an item more for each slot.
+
+        A tile size that so few rows never fill has no items: it is not even launched."""
         num_slots = max(1, rules.num_slots // shape.num_kv_heads)
-        num_items = 2 * num_rows + num_slots
-        num_parts = 4 * num_rows + num_slots * min(num_rows, rules.tiles[-1].num_rows(shape.group_size))
-        return cls(num_rows, 4 * num_rows, num_blocks + num_rows, (num_items,) * len(rules.tiles), num_parts)
+        num_entries = 4 * num_rows
+        num_items = []
+        fewest_rows = 1
+        for tile in rules.tiles:
+            most = min(2 * num_rows, num_entries // fewest_rows)
+            num_items.append(most + num_slots if fewest_rows <= num_rows else 0)
+            fewest_rows = tile.num_rows(shape.group_size) + 1
+        num_parts = num_entries + num_slots * min(num_rows, rules.tiles[-1].num_rows(shape.group_size))
+        return cls(num_rows, num_entries, num_blocks + num_rows, tuple(num_items), num_parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def _load_rotated(
     return straight * cosine + shifted * sine
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def rotary_kernel(
     x, cos, sin, output, num_rows, strides,
     NUM_HEADS: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
@@ -56,7 +56,7 @@ def rotary_kernel(
     tl.store(target, rotated.to(output.dtype.element_ty), mask=is_row[:, None] & (dim < DIM))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def rotary_store_kernel(
     qkv, cos, sin, slots, query, key_rows, value_rows, key_scales, value_scales,
     num_rows, strides, row_strides, scale_strides,

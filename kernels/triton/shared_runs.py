@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..interface import AttentionItem, AttentionMetadata
 from .tiles import Tile
@@ -55,8 +56,7 @@ class SharingRules:
     kv_itemsize: int = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A run of blocks and the sequences whose rows attend to it; shared ones need no mask but a window's."""
 
     sequences: tuple[int, ...]

@@ -18,7 +18,7 @@ from .launch import KernelCall, next_power_of_2, rows_in_tile, with_packed_rows
 _MAX_BLOCK = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def silu_mul_kernel(
     gate_up, output, num_rows, row_stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
 ):

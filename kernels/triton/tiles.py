@@ -23,6 +23,8 @@ class Tile:
         block_n: keys a pass; a power of 2.
         num_stages: passes whose keys are in shared memory or on their way there.
         is_split: whether keys that all lines see are walked without a mask; compiles two loops.
+        num_resident: programs of it that a multiprocessor holds at least, by registers and shared memory (`aot.py`
+            checks it). The planner makes as many decodes: two of 128 dimensions keep an H200's memory busy.
     """
 
     block_m: int
@@ -30,6 +32,7 @@ class Tile:
     num_warps: int
     num_stages: int
     is_split: bool
+    num_resident: int = 1
 
     def num_rows(self, group_size: int) -> int:
         """Query rows a tile has room for."""
@@ -48,22 +51,29 @@ def tiles_for(
     Args:
         dot_itemsize: bytes of an element of the products: 2, or 4 for fp32, which no matrix unit takes exactly.
         group_size: query heads of a key/value head; the largest tile holds at least one row of them.
-        is_quantised: codes are converted in registers, so more threads share a tile.
+        is_quantised: codes are converted in registers, so large tiles have more threads and small ones fewer keys.
         is_hip: an AMD card, which has 64 KiB of shared memory and keeps one stage of it.
     """
     is_wide = head_dim > 128
     if dot_itemsize > 2:
-        tiles: tuple[Tile, ...] = (Tile(16, 32, 4, 1, False), Tile(64, 32, 8, 1, False))
+        # No matrix unit: every thread has whole rows of the factors in registers.
+        if is_wide:
+            tiles: tuple[Tile, ...] = (Tile(16, 16, 8, 1, False, 2), Tile(32, 16, 8, 1, False))
+        elif head_dim > 64:
+            tiles = (Tile(16, 32, 8, 1, False, 2), Tile(32, 16, 8, 1, False))
+        else:
+            tiles = (Tile(16, 32, 4, 1, False, 2), Tile(64, 32, 8, 1, False))
     elif is_hip and is_wide:
-        tiles = (Tile(16, 32, 4, 1, False), Tile(64, 32, 8, 1, True))
+        tiles = (Tile(16, 32, 4, 1, False, 2), Tile(64, 16 if is_quantised else 32, 8, 1, True))
     elif is_hip:
-        tiles = (Tile(16, 64, 4, 1, False), Tile(64, 64, 4, 1, True), Tile(128, 32, 4, 1, True))
+        tiles = (Tile(16, 64, 4, 1, False, 3), Tile(64, 64, 4, 1, True), Tile(128, 32, 4, 1, True))
     elif is_wide:
-        tiles = (Tile(16, 32, 4, 2, False), Tile(64, 32, 8, 2, True))
+        tiles = (Tile(16, 32, 4, 2, False, 2), Tile(64, 16 if is_quantised else 32, 8, 2, True))
     elif is_quantised:
-        tiles = (Tile(16, 64, 8, 3, False), Tile(64, 64, 8, 3, True), Tile(128, 64, 8, 3, True))
+        # Half the bytes a pass, so two passes are on their way: five stages, as block ids come ahead of their keys.
+        tiles = (Tile(16, 32, 4, 5, False, 2), Tile(64, 64, 8, 3, True), Tile(128, 64, 8, 3, True))
     else:
-        tiles = (Tile(16, 64, 4, 3, False), Tile(64, 64, 4, 3, True), Tile(128, 64, 8, 3, True))
+        tiles = (Tile(16, 64, 4, 3, False, 3), Tile(64, 64, 4, 3, True), Tile(128, 64, 8, 3, True))
     return fitting(tiles, group_size)
 
 

@@ -158,7 +158,8 @@ def _knobs(rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -
         np.array([row.sample_idx for row in rows], dtype=np.int64),
         np.array([len(row.token_ids) for row in rows], dtype=np.int64),
     )
-    return SamplingTensors(*upload(columns, device))
+    has_cuts = any(entry.top_p < 1.0 or 0 < entry.top_k < vocab_size for entry in params if not entry.is_greedy)
+    return SamplingTensors(*upload(columns, device), has_cuts=has_cuts)
 
 
 def _changed(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:

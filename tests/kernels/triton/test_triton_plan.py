@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ramet.kernels.attention_plan import build_attention_metadata
 from ramet.kernels.interface import AttentionMetadata
-from ramet.kernels.triton.plan import ITEM_WIDTH, AttentionPlan, PlanRules, plan_attention
+from ramet.kernels.triton.plan import ITEM_WIDTH, AttentionPlan, BlockIdMemo, PlanRules, plan_attention
 from ramet.kernels.triton.plan_buffers import PlanBuffers, PlanCapacity, PlanTooLargeError, load_plan
 from ramet.kernels.triton.shared_runs import HeadShape, SharingRules
 from ramet.kernels.triton.tiles import Tile, fitting, tiles_for
@@ -260,3 +260,42 @@ def test_tiles_hold_a_row(group_size: int, head_dim: int, is_hip: bool) -> None:
     ):
         assert all(tile.num_rows(group_size) >= 1 for tile in tiles)
         assert all(small.block_m < large.block_m for small, large in pairwise(tiles))
+
+
+def assert_same_plan(actual: AttentionPlan, expected: AttentionPlan) -> None:
+    for name in ("positions", "row_ranges", "rows", "targets", "kv_blocks"):
+        assert getattr(actual, name).tolist() == getattr(expected, name).tolist(), name
+    assert [fields.tolist() for fields in actual.items] == [fields.tolist() for fields in expected.items]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(steps(), min_size=2, max_size=4))
+def test_what_is_remembered_of_other_steps_changes_no_plan(all_metadata: list[AttentionMetadata]) -> None:
+    """Nor does a block table that goes on, or is another one at the same place."""
+    memo = BlockIdMemo()
+    rules = PlanRules(TILES, 8, 16, None, EAGER_SHARING)
+    for metadata in all_metadata:
+        assert_same_plan(plan_attention(metadata, SHAPE, rules, memo), plan_attention(metadata, SHAPE, rules))
+
+
+def test_a_memo_forgets_runs_that_ended() -> None:
+    memo = BlockIdMemo()
+    for num_blocks in range(1, 60):
+        plan_attention(decodes(num_blocks, 1, 3), SHAPE, PlanRules(TILES, 8, 16, None, EAGER_SHARING), memo)
+    assert memo.num_known <= 4 * (3 + 1) + 4
+
+
+@pytest.mark.parametrize(("num_rows", "is_launched"), [(1, [True, False]), (4, [True, False]), (5, [True, True])])
+def test_a_tile_size_that_a_captured_step_never_fills_is_not_launched(num_rows: int, is_launched: list[bool]) -> None:
+    """Heads of 4 a row: the tile of 16 lines holds 4 rows, so that of 64 is for 5 and more."""
+    capacity = PlanCapacity.for_decodes(num_rows, 100, SHAPE, PlanRules(TILES, 264))
+    assert [count > 0 for count in capacity.num_items] == is_launched
+    plan = plan_attention(decodes(32, 2, num_rows), SHAPE, PlanRules(TILES, 264, sharing=EAGER_SHARING))
+    PlanBuffers(capacity, SHAPE, CPU).load(plan)
+
+
+def test_block_ids_come_last_in_the_buffer() -> None:
+    """Only so far as there are any are they copied to a device."""
+    loaded = load_plan(plan_attention(decodes(64, 2, 8), SHAPE, PlanRules(TILES, 64)), SHAPE, CPU)
+    others = (loaded.positions, loaded.row_ranges, loaded.rows, loaded.targets, *loaded.items)
+    assert all(tensor.data_ptr() < loaded.kv_blocks.data_ptr() for tensor in others)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ramet.kernels.triton.argmax import argmax
+from ramet.kernels.triton.candidates import MAX_CANDIDATES
+from ramet.kernels.triton.launch import KernelCall
 from ramet.kernels.triton.logits_edit import edit_logits
 from ramet.kernels.triton.logits_mask import mask_logits
 from ramet.kernels.triton.random_stream import stream_state, uniform_bits
-from ramet.kernels.triton.sampling import SamplingTensors, sample
+from ramet.kernels.triton.sampling import SamplingTensors, sample, sample_calls
 from ramet.runtime.random_stream import waiting_times
 from ramet.runtime.sampler import SamplingRow
 from ramet.runtime.sampler_numpy import NumpySampler, change_logits
@@ -52,12 +56,12 @@ def make_row(params: SamplingParams, seed: int) -> SamplingRow:
     return SamplingRow(params, seed, seed % 3, list(range(7 + seed % 5)), 3)
 
 
-def draw(logits: Tensor, rows: list[SamplingRow]) -> list[int]:
+def wanted_by(rows: list[SamplingRow]) -> SamplingTensors:
     def signed(seed: int) -> int:
         return seed - (1 << 64) if seed >= 1 << 63 else seed
 
     params = [row.params for row in rows]
-    wanted = SamplingTensors(
+    return SamplingTensors(
         torch.tensor([max(entry.temperature, TINY) if entry.temperature > 0 else 0.0 for entry in params]),
         torch.tensor([entry.top_k for entry in params], dtype=torch.int32),
         torch.tensor([entry.top_p for entry in params], dtype=torch.float64),
@@ -66,8 +70,17 @@ def draw(logits: Tensor, rows: list[SamplingRow]) -> list[int]:
         torch.tensor([row.sample_idx for row in rows]),
         torch.tensor([len(row.token_ids) for row in rows]),
     )
+
+
+def argument(call: KernelCall, name: str) -> Tensor:
+    value = dict(zip(call.kernel.arg_names, call.args, strict=False))[name]
+    assert isinstance(value, Tensor)
+    return value
+
+
+def draw(logits: Tensor, rows: list[SamplingRow]) -> list[int]:
     token_ids, peaks = argmax(logits)
-    sample(logits, token_ids, peaks, wanted)
+    sample(logits, token_ids, peaks, wanted_by(rows))
     return token_ids.tolist()
 
 
@@ -79,6 +92,58 @@ def test_the_tokens_of_the_cpu_sampler(vocab_size: int) -> None:
     expected = [token.token_id for token in NumpySampler().sample(logits, rows)]
     assert draw(logits, rows) == expected
     assert torch.equal(logits, untouched)
+
+
+def test_rows_of_an_odd_vocabulary_inside_a_larger_tensor() -> None:
+    """Neither rows nor their stride are divisible by 16 elements."""
+    rows = [make_row(SamplingParams(**knobs), idx) for idx, knobs in enumerate(KNOBS)]
+    logits = torch.cat((make_logits(3, len(rows), 1003), torch.full((len(rows), 4), 1e9)), dim=1)[:, 1:1004]
+    logits[:, -1] = 0.0
+    assert draw(logits, rows) == [token.token_id for token in NumpySampler().sample(logits.contiguous(), rows)]
+
+
+def test_rows_with_more_candidates_than_there_is_room_for() -> None:
+    """Flat ones, beside such as have a few."""
+    knobs = [{"top_p": 0.97}, {"top_p": 0.97}, {"top_k": 40}, {"top_k": 19_000}, {"top_k": 30, "top_p": 0.8}, {}]
+    rows = [make_row(SamplingParams(**entry), seed) for seed, entry in enumerate(knobs)]
+    logits = torch.randn(len(rows), 20_000, generator=torch.Generator().manual_seed(0))
+    logits[1] *= 5
+    logits[3] *= 0.01
+    calls = sample_calls(logits, *argmax(logits), wanted_by(rows))
+    for call in calls[:2]:
+        call.run()
+    num_candidates = argument(calls[1], "num_candidates")
+    assert [count > MAX_CANDIDATES for count in num_candidates[:5].tolist()] == [True, False, False, True, False]
+    assert draw(logits, rows) == [token.token_id for token in NumpySampler().sample(logits, rows)]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 7.0])
+def test_candidates_are_the_largest_logits_in_order_of_their_ids(scale: float) -> None:
+    """In several pieces, with ties."""
+    logits = (torch.randn(3, 20_000, generator=torch.Generator().manual_seed(1)) * scale * 8).round() / 8
+    rows = [make_row(SamplingParams(top_k=top_k, temperature=0.5), 0) for top_k in (1, 37, 600)]
+    calls = sample_calls(logits, *argmax(logits), wanted_by(rows))
+    for call in calls[:3]:
+        call.run()
+    counts, ids, values = (argument(calls[2], name) for name in ("num_candidates", "candidate_ids", "candidate_logits"))
+    for row, (count, wanted) in enumerate(zip(counts.tolist(), (1, 37, 600), strict=True)):
+        if count > MAX_CANDIDATES:
+            continue
+        assert count >= wanted
+        smallest = logits[row].sort(descending=True).values[count - 1]
+        expected = (logits[row] >= smallest).nonzero().flatten()
+        assert ids[row, :count].tolist() == expected.tolist()
+        assert torch.equal(values[row, :count], logits[row, expected])
+
+
+def test_launches_are_spared_where_no_row_is_cut() -> None:
+    rows = [make_row(SamplingParams(**entry), seed) for seed, entry in enumerate([{}, {"min_p": 0.1}])]
+    logits = make_logits(0, 2, 9001)
+    token_ids, peaks = argmax(logits)
+    wanted = replace(wanted_by(rows), has_cuts=False)
+    assert len(sample_calls(logits, token_ids, peaks, wanted)) == 2
+    sample(logits, token_ids, peaks, wanted)
+    assert token_ids.tolist() == [token.token_id for token in NumpySampler().sample(logits, rows)]
 
 
 def test_tied_logits_keep_the_lower_ids() -> None:
@@ -114,6 +179,16 @@ def test_argmax_takes_the_first_of_equals(vocab_size: int) -> None:
     token_ids, peaks = argmax(logits)
     assert token_ids.tolist() == logits.numpy().argmax(axis=1).tolist()
     assert torch.equal(peaks, logits.amax(dim=1))
+
+
+@pytest.mark.parametrize("place", [0, 5, 16_390])
+def test_the_token_is_one_of_the_vocabulary_whatever_the_logits(place: int) -> None:
+    """A step may look up its embedding before anyone has seen that the row cannot be sampled."""
+    logits = torch.full((4, 17_000), -torch.inf)
+    logits[1, place], logits[2, place], logits[3] = torch.nan, torch.inf, torch.nan
+    token_ids, peaks = argmax(logits)
+    assert token_ids.tolist() == [0, place, place, 0]
+    assert peaks.isnan().tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 1000, 17_000])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ramet.kernels.triton.launch import KernelCall
+
 KERNELS = Path(__file__).resolve().parents[3] / "kernels" / "triton"
 WIDE = {"float32", "float64", "int32", "int64", "uint64"}
 """Types of `tl` that arithmetic is right on, interpreted and compiled."""
@@ -119,3 +121,28 @@ def test_a_mistake_is_seen(line: str) -> None:
 def test_what_is_right_passes() -> None:
     line = "y = tl.load(x).to(DOT)\n    z = tl.dot(y, tl.trans(y)) * 2\n    w = tl.load(x).to(tl.float32) + 1"
     assert not mistakes(f"@triton.jit\ndef kernel(x, DOT: tl.constexpr):\n    {line}\n")
+
+
+def test_numbers_that_change_from_step_to_step_make_no_kernels() -> None:
+    """JIT makes another kernel for 1, for multiples of 16 and for the rest, unless it is told not to."""
+    sources = {path: path.read_text(encoding="utf-8") for path in KERNELS.glob("*.py")}
+    for path, source in sources.items():
+        for kernel in kernels_in(source):
+            names = {argument.arg for argument in kernel.args.args if argument.annotation is None}
+            changing = names & {"num_rows", "num_edits"}
+            decorators = " ".join(ast.unparse(each) for each in kernel.decorator_list)
+            if kernel.name.endswith("_kernel"):
+                assert all(f"'{name}'" in decorators for name in changing), (path.name, kernel.name)
+
+
+def test_a_grid_that_a_card_refuses_is_refused_here() -> None:
+    """The interpreter runs any; CUDA takes 65,535 programs along the second axis."""
+    call = KernelCall(None, (2, 70_000), ())
+    with pytest.raises(AssertionError, match="70000"):
+        call.run()
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.name)
+def test_nothing_is_added_up_in_an_order_that_changes(path: Path) -> None:
+    """No atomics, so that results are the same every time; no program waits for another."""
+    assert "tl.atomic" not in path.read_text(encoding="utf-8")
