@@ -14,13 +14,13 @@ from ramet.kernels.triton import availability
         ("3.6.0", "2.4.6", False),
         ("3.7.0", "2.4.0", True),
         ("3.10.1+git12", "3.0.0", True),
+        (None, "2.4.0", True),
     ],
 )
-def test_the_interpreter_of_3_6_needs_an_older_numpy(triton_version: str, numpy_version: str, works: bool) -> None:
+def test_the_interpreter_of_3_6_needs_an_older_numpy(
+    triton_version: str | None, numpy_version: str, works: bool
+) -> None:
     reason = availability._why_not_interpreted(triton_version, numpy_version)
     assert (reason is None) == works
     if reason is not None:
         assert f"Triton {triton_version} does not work with numpy {numpy_version}" in reason
-
-
-def test_a_build_of_triton_under_another_name_is_no_error() -> None:
