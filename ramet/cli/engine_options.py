@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _FIELDS = (
     *("max_model_len", "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "schedule_policy"),
     *("overlap_schedule", "dtype", "kv_cache_dtype", "gpu_memory_utilization", "captured_batch_sizes"),
+    *("quantization", "tensor_parallel_size"),
 )
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -41,6 +42,15 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "--overlap-schedule",
         action=argparse.BooleanOptionalAction,
         help="run the host's work beside the next step (default: on a GPU)",
+    )
+    group.add_argument(
+        "--quantization", metavar="NAME", help="round linear layers on load, to int8 or int4 (kernels triton and torch)"
+    )
+    group.add_argument(
+        "--tensor-parallel-size",
+        type=positive_int,
+        metavar="N",
+        help="processes (on GPUs: devices) to split a model over",
     )
     _add_gpu_arguments(parser.add_argument_group("on a GPU"))
 

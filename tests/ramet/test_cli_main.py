@@ -179,6 +179,8 @@ def test_every_command_with_a_model_takes_the_options_of_a_gpu(command: list[str
     EngineConfig(**options)
     graphs = parser.parse_args([command[0], "--disable-cuda-graph", "--overlap-schedule", *command[1:]])
     assert engine_options(graphs) == {"captured_batch_sizes": (), "overlap_schedule": True}
+    smaller = parser.parse_args([command[0], "--quantization", "int8", "--tensor-parallel-size", "2", *command[1:]])
+    assert engine_options(smaller) == {"quantization": "int8", "tensor_parallel_size": 2}
 
 
 @pytest.mark.parametrize(
