@@ -41,7 +41,7 @@ _DEQUANTIZE_TILE = 4096
 _HALF = BLOCK_LEN // 2
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def quantized_linear_kernel(
     x,
     codes,

@@ -271,6 +271,6 @@ def sample_calls(logits: Tensor, token_ids: Tensor, peaks: Tensor, wanted: Sampl
             *(found.logits, found.ids, found.arrivals, found.winners, *sizes),
         ),
         {**most, **padded, "BLOCK": block_of(_BLOCK, vocab_size)},
-        num_warps=8,
+        num_warps=16,
     )
     return [weigh, choose, gather, draw] if wanted.has_cuts else [gather, draw]

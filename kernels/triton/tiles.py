@@ -58,7 +58,7 @@ def tiles_for(
     if dot_itemsize > 2:
         # No matrix unit: every thread has whole rows of the factors in registers.
         if is_wide:
-            tiles: tuple[Tile, ...] = (Tile(16, 16, 8, 1, False, 2), Tile(32, 16, 8, 1, False))
+            tiles: tuple[Tile, ...] = (Tile(16, 32, 8, 1, False, 2), Tile(32, 16, 8, 1, False))
         elif head_dim > 64:
             tiles = (Tile(16, 32, 8, 1, False, 2), Tile(32, 16, 8, 1, False))
         else:

@@ -15,10 +15,11 @@ from ramet.kernels.triton import availability
         ("3.7.0", "2.4.0", True),
         ("3.10.1+git12", "3.0.0", True),
         (None, "2.4.0", True),
+        ("3.6.0", None, True),
     ],
 )
 def test_the_interpreter_of_3_6_needs_an_older_numpy(
-    triton_version: str | None, numpy_version: str, works: bool
+    triton_version: str | None, numpy_version: str | None, works: bool
 ) -> None:
     reason = availability._why_not_interpreted(triton_version, numpy_version)
     assert (reason is None) == works
