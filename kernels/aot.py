@@ -17,8 +17,8 @@ Arguments are described as the launcher would: pointers and strides divisible by
 compiler makes another kernel, with twice the registers and no pipelining. Triton keeps what it compiled in its cache,
 so a second run takes seconds.
 
-Registers change with Triton's version, so budgets are kept for each version that was measured: the locked one, and 3.6,
-the oldest that is supported, for sm_90 alone. Under another version everything but registers is checked.
+Registers change with Triton's version, so budgets are kept for each version that was measured: the locked one, the
+newest, and 3.6, the oldest that is supported, for sm_90 alone. Under another version everything but registers is checked.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         RametError,
         RequestAbortedError,
         RequestFailedError,
+        TensorParallelError,
     )
     from .runtime.llm import LLM
     from .runtime.metrics import EngineMetrics
@@ -193,6 +194,7 @@ _MODULE_OF = {
     "RametError": ".runtime.errors",
     "RequestAbortedError": ".runtime.errors",
     "RequestFailedError": ".runtime.errors",
+    "TensorParallelError": ".runtime.errors",
     "LLM": ".runtime.llm",
     "Engine": ".runtime.offline_engine",
     "ModelLoadError": ".runtime.models.errors",
@@ -302,6 +304,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "RametError",
     "RequestAbortedError",
     "RequestFailedError",
+    "TensorParallelError",
     "LLM",
     "Engine",
     "ModelLoadError",
