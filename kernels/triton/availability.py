@@ -34,7 +34,7 @@ def why_unavailable(device: torch.device) -> str | None:
         if _is_interpreting():
             return _why_not_interpreted(version, importlib.metadata.version("numpy"))
         return (
-            "on a CPU Triton kernels run in its interpreter only, which is for tests: set TRITON_INTERPRET=1 before "
+            "on a CPU Triton kernels run in its interpreter only, which is for tests; set TRITON_INTERPRET=1 before "
             "they are imported, or use other kernels"
         )
     if _is_interpreting():
