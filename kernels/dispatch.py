@@ -112,16 +112,22 @@ def check_device(device: str | torch.device, device_types: Sequence[str] = DEVIC
     """
     if device == "auto":
         device = "cuda" if "cuda" in device_types and torch.cuda.is_available() else "cpu"
+    if not isinstance(device, str | torch.device):  # PyTorch would take an int for the index of some accelerator
+        raise UnsupportedDeviceError(_not_a_name(device))
     try:
         checked = torch.device(device)
-    except RuntimeError as error:
-        raise UnsupportedDeviceError(f"device={device!r} is not a device name; use 'auto', 'cpu' or 'cuda'") from error
+    except RuntimeError:
+        raise UnsupportedDeviceError(_not_a_name(device)) from None  # PyTorch's own says less
     if checked.type not in device_types:
         hint = "; an AMD card is called 'cuda' too" if checked.type == "hip" else ""
         raise UnsupportedDeviceError(f"device={device!r} is not supported; use one of {', '.join(device_types)}{hint}")
     if checked.type == "cuda":
         _check_cuda(checked)
     return checked
+
+
+def _not_a_name(device: object) -> str:
+    return f"device={device!r} is not a device name; use 'auto', 'cpu', 'cuda', or one of several such as 'cuda:1'"
 
 
 def _check_cuda(device: torch.device) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from ..radix.eviction import EVICTION_POLICIES
 from ..radix.eviction.steps import StepsToExecutionPolicy
+from .byte_sizes import parse_bytes
 from .errors import InvalidConfigError
 from .policies.program import LeastAttainedService
 from .policies.registry import SCHEDULE_POLICIES
@@ -33,6 +34,8 @@ _COUNTS = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_num_logi
 BATCHING = ("continuous", "prefill-first", "request-level")
 RESERVE = ("estimate", "max", "none")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
+DTYPE_NAMES = {"float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16"}
+"""Other names of dtypes, those of vLLM and SGLang among them."""
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "int8")
 DEFAULT_KV_CACHE_MEMORY = 2 * GIB
 
@@ -81,7 +84,13 @@ def default_num_threads() -> int:
 
 def kv_cache_memory_from_env() -> int | None:
     """RAMET_KV_CACHE_MEMORY in bytes, or None."""
-    return _env_int("RAMET_KV_CACHE_MEMORY")
+    text = os.environ.get("RAMET_KV_CACHE_MEMORY")
+    if not text:
+        return None
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise InvalidConfigError(f"environment variable RAMET_KV_CACHE_MEMORY={error}") from error
 
 
 def default_kv_cache_memory() -> int:
@@ -113,14 +122,15 @@ class EngineConfig:
         max_model_len: longest context in tokens; None takes the model's own limit.
         block_size: token slots in a block.
         num_blocks: blocks in the pool; None sizes the pool from kv_cache_memory.
-        kv_cache_memory: bytes for the pool when num_blocks is None. On a CPU pages are touched only as blocks are used.
+        kv_cache_memory: bytes for the pool when num_blocks is None; a text such as "2G" is taken too, and turned into
+            bytes. On a CPU pages are touched only as blocks are used.
         gpu_memory_utilization: fraction of a GPU's memory that weights, activations, graphs and the pool may take, when
             neither num_blocks nor kv_cache_memory says how large the pool is; what others use counts too.
         kv_cache_dtype: of the KV cache on a GPU: "auto" is that of the weights; "fp8" (e4m3, also called "fp8_e4m3")
             and "int8" keep a scale for each token and head beside their codes and hold nearly twice the tokens. What
             the model says changes a little. fp8 needs an NVIDIA card of compute capability 8.9.
-        dtype: of weights, hidden states and the KV cache on a GPU; "auto" is bfloat16 there. The CPU's kernels have
-            their own and take only "auto".
+        dtype: of weights, hidden states and the KV cache on a GPU; "auto" is bfloat16 there. The names of DTYPE_NAMES,
+            such as "half", are turned into these. The CPU's kernels have their own and take only "auto".
         quantization: how linear layers are rounded while the model is loaded: "int8", "int4", or None, as they are in
             the checkpoint. For kernels "triton" and "torch" (see runtime/quantization).
         max_num_batched_tokens: most tokens computed in one step.
@@ -161,7 +171,7 @@ class EngineConfig:
     kv_cache_memory: int | None = None
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "int8"] = "auto"
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "float", "fp32", "half", "fp16", "bf16"] = "auto"
     quantization: str | None = None
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 256
@@ -183,6 +193,7 @@ class EngineConfig:
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
+        self._use_own_spelling()
         for name in _COUNTS:
             self._check_positive(name, getattr(self, name))
         for name in ("max_model_len", "num_blocks", "kv_cache_memory"):
@@ -233,6 +244,17 @@ class EngineConfig:
     def is_program_aware(self) -> bool:
         """Whether the engine keeps track of programs; if not, there is no use in telling it of them."""
         return self.keeps_program_prefixes or self.schedule_policy == LeastAttainedService.name
+
+    def _use_own_spelling(self) -> None:
+        """Sizes with a unit become bytes, other names of dtypes ours."""
+        memory: object = self.kv_cache_memory
+        if isinstance(memory, str):
+            try:
+                object.__setattr__(self, "kv_cache_memory", parse_bytes(memory))
+            except ValueError as error:
+                raise InvalidConfigError(f"kv_cache_memory={error}") from error
+        if isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", DTYPE_NAMES.get(self.dtype, self.dtype))
 
     def _check_captured_batch_sizes(self) -> None:
         if self.captured_batch_sizes is None:

@@ -20,11 +20,12 @@ from ..radix.snapshot import CacheSnapshot
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
-from .config import EngineConfig, default_kernels, default_model, default_num_threads
+from .config import default_kernels, default_model, default_num_threads
 from .engine import Engine
 from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
 from .metrics import EngineMetrics
+from .option_names import engine_config
 from .outputs import OutputChunk, RequestOutput
 from .programs import Programs
 from .progress_bar import ProgressBar, has_terminal
@@ -74,7 +75,7 @@ class LLM:
         show_progress: bool | None = None,
         **engine_options: Any,
     ) -> None:
-        self.config = _engine_config(engine_options)
+        self.config = engine_config(engine_options)
         self.model_name = default_model() if model is None else model
         self.num_threads = _checked_num_threads(num_threads)
         torch.set_num_threads(self.num_threads)
@@ -327,30 +328,10 @@ class LLM:
             raise
 
 
-OPTION_ALIASES = {"scheduling_policy": "schedule_policy"}
-"""vLLM's names for options that are called after SGLang's here."""
-
-
 def _end(loop: EngineLoop, close_runner: Callable[[], None] | None) -> None:
     loop.shutdown()
     if close_runner is not None:
         close_runner()
-
-
-def _engine_config(options: dict[str, Any]) -> EngineConfig:
-    for alias, name in OPTION_ALIASES.items():
-        if alias in options and name in options:
-            raise InvalidConfigError(f"{alias} and {name} are the same option: give one of them")
-    options = {OPTION_ALIASES.get(name, name): value for name, value in options.items()}
-    known = {option.name for option in dataclasses.fields(EngineConfig)}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        names = sorted(known | {"device", "kernels", "num_threads", "show_progress"})
-        suggestion = did_you_mean(unknown[0], ["model", *names, *OPTION_ALIASES])
-        raise InvalidConfigError(
-            f"unknown option {unknown[0]!r}{suggestion} an LLM takes a model and {', '.join(names)}"
-        )
-    return EngineConfig(**options)
 
 
 def _checked_num_threads(num_threads: int | None) -> int:

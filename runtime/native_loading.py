@@ -13,9 +13,10 @@ from ..kernels.cpu.memory import MemoryArena
 from ..kernels.cpu.sampling import SamplingKernels
 from .config import cache_dir, default_compiler, default_cpu_isa
 from .errors import InvalidConfigError
+from .kernel_options import why_options_unsupported
 from .models.context_len import resolve_max_model_len
 from .models.errors import ModelLoadError
-from .native_model import BLOCK_SIZE, NativeModel, unsupported_reason
+from .native_model import NativeModel, unsupported_reason
 from .native_runner import NativeRunner
 from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
 from .sampler_native import NativeSampler
@@ -36,15 +37,9 @@ def load_native_runner(spec: RunnerSpec) -> LoadedRunner:
     reason = unsupported_reason(config)
     if reason is not None:
         raise RunnerUnavailableError(f"the C++ kernels do not take this model: {reason}")
-    if spec.config.block_size != BLOCK_SIZE:
-        raise RunnerUnavailableError(
-            f"the C++ kernels have blocks of {BLOCK_SIZE} tokens, and block_size={spec.config.block_size} was asked for"
-        )
-    if spec.config.captured_batch_sizes:
-        raise RunnerUnavailableError(
-            f"captured_batch_sizes={spec.config.captured_batch_sizes} was asked for, and the C++ kernels, usually the "
-            'fastest on a CPU, capture no steps and pad none (leave it out to have them; kernels="torch" pads)'
-        )
+    reason = why_options_unsupported("cpu", spec.config)
+    if reason is not None:
+        raise RunnerUnavailableError(reason)
     library = _load_library()
     cdll = library.cdll
     num_threads = spec.num_threads if library.has_openmp else 1

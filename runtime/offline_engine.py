@@ -12,7 +12,8 @@ from .answer_stream import Answer, AnswerStream, AsyncAnswerStream, StreamedAnsw
 from .engine_loop import RequestHandle
 from .generate_request import AskedText, GenerateAsk, check_flag, read_generate
 from .llm import LLM
-from .server_args import llm_options, set_log_level
+from .option_names import named_as_given
+from .server_args import OWN_NAMES, llm_options, set_log_level
 from .sglang_format import answers
 
 
@@ -37,7 +38,11 @@ class Engine:
         if log_level is not None:
             set_log_level(log_level)
         self._owns_llm = not isinstance(model_path, LLM)
-        self.llm = model_path if isinstance(model_path, LLM) else LLM(model_path, **llm_options(options))
+        if isinstance(model_path, LLM):
+            self.llm = model_path
+            return
+        with named_as_given(options, OWN_NAMES):
+            self.llm = LLM(model_path, **llm_options(options))
 
     def generate(
         self,

@@ -16,10 +16,18 @@ from itertools import pairwise
 
 import torch
 
-from ..kernels.dispatch import KERNELS, UnsupportedDeviceError, check_device, kernels_device, select_kernels
+from ..kernels.dispatch import (
+    KERNELS,
+    UnsupportedDeviceError,
+    check_device,
+    kernels_device,
+    select_kernels,
+    why_unavailable,
+)
+from .config import EngineConfig
 from .errors import InvalidConfigError
+from .kernel_options import check_kernel_options, check_kv_cache_dtype, why_options_unsupported
 from .models.errors import ModelLoadError
-from .quantization.linear_reader import check_quantization
 from .runner import ModelRunner
 from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
 from .weights.load import load_model
@@ -142,6 +150,31 @@ def runner_candidates(kernels_name: str | None, device: str, num_ranks: int = 1)
     return (kernels_name,)
 
 
+def passed_over(candidates: Sequence[str], config: EngineConfig, device: torch.device) -> dict[str, str]:
+    """The first of the candidates that `build_runner` would pass over, and why, as far as that can be told without a
+    model; all of them if none can be had.
+
+    Args:
+        device: one that exists, of the candidates' types.
+
+    Raises:
+        InvalidConfigError: what `build_runner` would raise for these options.
+    """
+    reasons: dict[str, str] = {}
+    for name in candidates:
+        check_kernel_options(name, config)
+        reason = why_unavailable(name, device) or why_options_unsupported(name, config)
+        if reason is None:
+            check_kv_cache_dtype(config.kv_cache_dtype, device)
+            if config.tensor_parallel_size > 1:
+                from .parallel.loading import check_ranks
+
+                check_ranks(device, config.tensor_parallel_size)
+            break
+        reasons[name] = reason
+    return reasons
+
+
 def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
     """Load the first of the candidates that can be had here; the ones passed over are logged as warnings.
 
@@ -159,11 +192,7 @@ def build_runner(candidates: Sequence[str], spec: RunnerSpec) -> LoadedRunner:
 
 
 def _load(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
-    if spec.config.kv_cache_dtype != "auto" and kernels_name != "triton":
-        raise InvalidConfigError(
-            f"kv_cache_dtype={spec.config.kv_cache_dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: "
-            "leave kv_cache_dtype out"
-        )
+    check_kernel_options(kernels_name, spec.config)
     try:
         return _load_in_thread(kernels_name, spec)
     except torch.OutOfMemoryError as error:
@@ -179,11 +208,6 @@ def _load_in_thread(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     OpenMP gives each thread that uses it workers of its own, and a forked process inherits the record of them without
     the workers: were the record the caller's, an LLM made in the child would wait for them for ever.
     """
-    if spec.config.dtype != "auto" and kernels_name != "triton":
-        raise InvalidConfigError(
-            f"dtype={spec.config.dtype!r} goes with kernels='triton'; {kernels_name!r} has its own: leave dtype out"
-        )
-    check_quantization(kernels_name, spec.config.quantization)
     load = RUNNERS[kernels_name].load
     if spec.config.tensor_parallel_size > 1:
         from .parallel.loading import load_parallel_runner

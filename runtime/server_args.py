@@ -25,6 +25,8 @@ NEGATIONS: Mapping[str, str] = {
     "disable_radix_cache": "enable_prefix_caching",
     "disable_overlap_schedule": "overlap_schedule",
 }
+OWN_NAMES: Mapping[str, str] = {**NAMES, "chunked_prefill_size": "max_num_batched_tokens"}
+"""Options whose values are those of ours."""
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "dp_size": (1,),
     "pp_size": (1,),
@@ -40,7 +42,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 STORED_FORMS = frozenset({"awq", "gptq", "gguf", "auto"})
 """Values of `quantization` that say how a checkpoint is stored, which it says itself."""
-DTYPE_NAMES: Mapping[str, str] = {"half": "float16", "float": "float32"}
 GRAPHS = frozenset({"disable_cuda_graph", "cuda_graph_bs", "cuda_graph_max_bs"})
 """Together they say which batch sizes are captured."""
 WITHOUT_EFFECT = frozenset(
@@ -139,8 +140,6 @@ def _translated(name: str, value: Any) -> dict[str, Any]:
         return {NEGATIONS[name]: False} if value else {}
     if name == "quantization" and isinstance(value, str) and value in STORED_FORMS:
         return {}
-    if name == "dtype":
-        return {name: DTYPE_NAMES.get(value, value) if isinstance(value, str) else value}
     return {NAMES.get(name, name): value}
 
 

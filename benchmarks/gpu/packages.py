@@ -17,6 +17,9 @@ from types import ModuleType
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
+NEEDED = ("torch", "triton", "transformers", "tokenizers", "safetensors", "numpy", "tqdm", "jinja2")
+"""What the parts compute with, and what comes along with those."""
+
 UNCALLED = ("gguf", "llguidance", "interegular", "outlines_core")
 
 
@@ -51,9 +54,22 @@ class _StandInFinder(MetaPathFinder):
         return ModuleSpec(name, _StandInLoader(), is_package=True)
 
 
-def missing_packages() -> list[str]:
-    """Those of UNCALLED that are not installed."""
-    return [name for name in UNCALLED if importlib.util.find_spec(name) is None]
+def missing_packages(names: Sequence[str] = UNCALLED) -> list[str]:
+    """Those of these names that are not installed. Imports none of them."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def why_not_installed() -> str | None:
+    """Which of NEEDED are missing or cannot be imported, and what to do; None if all are there. Imports torch."""
+    missing = missing_packages(NEEDED)
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        return f"{', '.join(missing)} {verb} not installed: run pip install {' '.join(missing)}"
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:  # a library that its build needs is not there
+        return f"torch {version_of('torch')} cannot be imported: {error}; install another build of it"
+    return None
 
 
 @contextmanager
@@ -71,8 +87,8 @@ def stand_ins() -> Iterator[None]:
 
 
 def version_of(package: str) -> str:
-    """Its version, or "missing"."""
+    """Its version, or "missing", or "of an unknown version" where it has none of that name, as builds of Triton."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "missing"
+        return "missing" if importlib.util.find_spec(package) is None else "of an unknown version"

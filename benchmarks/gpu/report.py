@@ -18,12 +18,28 @@ def render(header: dict[str, Any], results: Sequence[PartResult]) -> str:
         lines += ["Triton's interpreter at tiny sizes: this shows that everything runs. Timings mean nothing.", ""]
     else:
         lines += _targets(results)
+    lines += _unsound_lines(results)
     by_name = {part.name: part for part in PARTS}
     for result in results:
         part = by_name[result.name]
         columns = [column for column in part.columns if not (is_tiny and column.is_timing)]
         lines += [f"## {part.title}", "", *_part_lines(result, columns, is_tiny=is_tiny), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def unsound(results: Sequence[PartResult]) -> list[str]:
+    """A sentence for each kind of part that shows less than it should."""
+    kinds = {
+        "Nothing was measured by": [result.name for result in results if not result.rows],
+        "Something failed in": [result.name for result in results if result.failures],
+        "Something is wrong in": [result.name for result in results if result.num_wrong],
+    }
+    return [f"{kind} {', '.join(names)}." for kind, names in kinds.items() if names]
+
+
+def _unsound_lines(results: Sequence[PartResult]) -> list[str]:
+    lines = [f"**{sentence}**" for sentence in unsound(results)]
+    return [*lines, ""] if lines else []
 
 
 def _targets(results: Sequence[PartResult]) -> list[str]:

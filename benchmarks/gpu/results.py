@@ -85,7 +85,8 @@ class PartResult:
 
     @property
     def is_sound(self) -> bool:
-        return not self.failures and not self.num_wrong
+        """Whether it measured something, and nothing failed or is wrong. A part that was skipped has shown nothing."""
+        return bool(self.rows) and not self.failures and not self.num_wrong
 
     def as_dict(self) -> dict[str, Any]:
         targets = [{**asdict(target), "is_met": target.is_met} for target in self.targets]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,12 @@ from .timing import Timer
 
 JSON_NAME, TABLE_NAME = "gpu.json", "gpu.md"
 MIN_PART_S = 3.0
+"""A part that would have less is skipped."""
+
+GIVEN_PART_S = 4.0
+"""What each part is given at least, however small its weight."""
+
+MAX_MINUTES = 24 * 60
 GRACE_S = 30.0
 
 
@@ -43,17 +50,51 @@ def run_parts(
 ) -> None:
     """Run them in order. The JSON and the table in `folder` have, after each, all results so far.
 
-    Mutates `results`: a part's result is appended before it runs, and then grows."""
+    Mutates `results`: a part's result is appended before it runs, and then grows. Ctrl-C goes through; the part that it
+    ends is written down as a failure."""
     for idx, part in enumerate(parts):
         weight = part.weight / sum(later.weight for later in parts[idx:])
         results.append(PartResult(part.name))
-        _run_part(bench, part, deadline.earlier(deadline.left * weight), results[-1])
-        write_results(folder, header, results)
+        try:
+            _run_part(bench, part, deadline.earlier(max(deadline.left * weight, GIVEN_PART_S)), results[-1])
+        except KeyboardInterrupt:
+            interrupted = {"case": part.name, "error": "interrupted by Ctrl-C", "traceback": ""}
+            results[-1].failures.append(interrupted)
+            raise
+        finally:
+            write_results(folder, header, results)
 
 
 def write_results(folder: Path, header: dict[str, Any], results: Sequence[PartResult]) -> None:
     save_json(folder / JSON_NAME, header, results)
     (folder / TABLE_NAME).write_text(render(header, results), encoding="utf-8")
+
+
+def why_not_minutes(minutes: float, num_parts: int) -> str | None:
+    """Why a run of so many parts cannot have this time, and what it can have; None if it can."""
+    least = GIVEN_PART_S * num_parts / 60
+    if least <= minutes <= MAX_MINUTES:  # not so for nan
+        return None
+    parts = "the part" if num_parts == 1 else f"each of the {num_parts} parts"
+    fewer = "" if num_parts == 1 else ", or choose fewer with --parts"
+    return (
+        f"--minutes {minutes:g} must be a number from {least:.2g} to {MAX_MINUTES}, for {parts} is given "
+        f"{GIVEN_PART_S:g} s at least{fewer}"
+    )
+
+
+def why_not_written(folder: Path) -> str | None:
+    """Why results cannot be written to the folder; None if they can. Makes the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        for path in (folder / JSON_NAME, folder / TABLE_NAME):
+            if path.is_dir():
+                return f"--out {folder}: {path} is a folder; name another one"
+    except OSError as error:
+        return f"--out {folder} cannot be written to: {error.strerror or error}; name another folder"
+    return None
 
 
 def _run_part(bench: Bench, part: Part, deadline: Deadline, result: PartResult) -> None:

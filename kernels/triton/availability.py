@@ -32,9 +32,9 @@ def why_unavailable(device: torch.device) -> str | None:
         )
     if device.type == "cpu":
         if _is_interpreting():
-            return _why_not_interpreted(version, _installed_version("numpy"))
+            return _why_not_interpreted(version, _version_of("numpy"))
         return (
-            "on a CPU Triton kernels run in its interpreter only, which is for tests: set TRITON_INTERPRET=1 before "
+            "on a CPU Triton kernels run in its interpreter only, which is for tests; set TRITON_INTERPRET=1 before "
             "they are imported, or use other kernels"
         )
     if _is_interpreting():
@@ -55,17 +55,14 @@ def why_unavailable(device: torch.device) -> str | None:
 
 def triton_version() -> str | None:
     """The version of the Triton that is installed, None if no package says so."""
-    return _installed_version(*_DISTRIBUTIONS)
+    return next((version for version in map(_version_of, _DISTRIBUTIONS) if version is not None), None)
 
 
-def _installed_version(*names: str) -> str | None:
-    """The version of the first of these packages that is installed."""
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+def _version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # not installed, or copied to where Python finds it
+        return None
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -97,9 +94,9 @@ def has_fp8(device: torch.device) -> bool:
 def _why_not_interpreted(triton_version: str | None, numpy_version: str | None) -> str | None:
     """Triton's interpreter before 3.7 makes a number of an array of one element, which numpy 2.4 refuses. Compiled
     kernels do not mind."""
-    if triton_version is None or _release(triton_version) >= (3, 7):
+    if triton_version is None or numpy_version is None:
         return None
-    if numpy_version is None or _release(numpy_version) < (2, 4):
+    if _release(triton_version) >= (3, 7) or _release(numpy_version) < (2, 4):
         return None
     return (
         f"the interpreter of Triton {triton_version} does not work with numpy {numpy_version}: take Triton 3.7 or "

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from .check import Check, format_bytes
 from .engine_options import open_backend
-from .errors import is_deliberate, one_line
-from .gpu_checks import check_choice, check_gpu, check_triton, device_and_candidates, pool_on_gpu
+from .errors import cause_and_remedy, is_deliberate, one_line
+from .gpu_checks import check_choice, check_gpu, check_options, check_triton, device_and_candidates, pool_on_gpu
 
 MIN_PYTHON = (3, 11)
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<version>[0-9.]+))?\s*(?P<marker>;.*)?")
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:\[.*?\])?\s*\(?(?P<versions>[^;)]*)\)?\s*(?P<marker>;.*)?")
+_VERSION = re.compile(r"\s*(?P<order>>=|<)\s*(?P<version>[0-9.]+)\s*")
+_DEBUG = "run again with --debug for the whole error"
 
 
 def run_checks(args: argparse.Namespace) -> Iterator[Check]:
@@ -29,18 +31,19 @@ def run_checks(args: argparse.Namespace) -> Iterator[Check]:
     checks: list[tuple[str, Callable[[argparse.Namespace], Check], str]] = [
         ("python", check_python, "install Python 3.11 or newer"),
         ("packages", check_packages, "run pip install --upgrade ramet"),
-        ("device", check_device, "give --device cpu and no --kernels, or ones that exist"),
-        ("gpu", check_gpu, "give --device cpu"),
-        ("triton", check_triton, "give --device cpu, or --kernels torch"),
-        ("choice", check_choice, "give --device cpu and no --kernels, or ones that exist"),
+        ("device", check_device, ""),
+        ("options", check_options, ""),
+        ("gpu", check_gpu, ""),
+        ("triton", check_triton, ""),
+        ("choice", check_choice, ""),
         ("kernels", check_cpu_kernels, "correct or unset RAMET_CPU_ISA"),
         ("threads", check_threads, "unset RAMET_NUM_THREADS or set it to a positive integer"),
         ("cache dir", check_cache_dir, "set RAMET_CACHE_DIR to a directory you can write to"),
-        ("model", check_model, "give --model a sound model"),
-        ("memory", check_memory, "unset RAMET_KV_CACHE_MEMORY or set it to a positive number of bytes"),
+        ("model", check_model, ""),
+        ("memory", check_memory, "unset RAMET_KV_CACHE_MEMORY or write it so"),
     ]
     if not args.quick:
-        checks.append(("generation", check_generation, "run again with --debug for the whole error"))
+        checks.append(("generation", check_generation, ""))
     has_problem = False
     for name, check, remedy in checks:
         if name == "generation" and has_problem:
@@ -51,10 +54,20 @@ def run_checks(args: argparse.Namespace) -> Iterator[Check]:
         except Exception as error:
             if args.debug:
                 raise
-            detail = one_line(error) if is_deliberate(error) else f"{type(error).__name__}: {error}"
-            finding = Check(name, "problem", detail, remedy)
+            finding = finding_of(name, error, remedy)
         has_problem = has_problem or finding.status == "problem"
         yield finding
+
+
+def finding_of(name: str, error: Exception, remedy: str = "") -> Check:
+    """The finding that an error is. What to do: `remedy`, or else what the error says itself."""
+    if isinstance(error, ModuleNotFoundError):
+        return Check(name, "problem", str(error), "do what is said of the packages")
+    if not is_deliberate(error):
+        return Check(name, "problem", f"{type(error).__name__}: {error}", remedy or _DEBUG)
+    if remedy:
+        return Check(name, "problem", one_line(error), remedy)
+    return Check(name, "problem", *cause_and_remedy(error))
 
 
 def check_python(args: argparse.Namespace) -> Check:
@@ -71,19 +84,26 @@ def check_packages(args: argparse.Namespace) -> Check:
         match = _REQUIREMENT.fullmatch(requirement)
         if match is None or match["marker"]:
             continue
-        name, minimum = match["name"], match["version"] or "0"
+        name, versions = match["name"], match["versions"].replace(" ", "")
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            wanted.append(f"{name}>={minimum} (missing)")
+            wanted.append(f"{name}{versions} (missing)")
             continue
         found.append(f"{name} {version}")
-        if _release(version) < _release(minimum):
-            wanted.append(f"{name}>={minimum} (found {version})")
+        if not _is_accepted(version, versions):
+            wanted.append(f"{name}{versions} (found {version})")
     if wanted:
         names = " ".join(f'"{item.split(" ")[0]}"' for item in wanted)
         return Check("packages", "problem", "needs " + ", ".join(wanted), f"run pip install --upgrade {names}")
     return Check("packages", "ok", ", ".join(found))
+
+
+def _is_accepted(version: str, versions: str) -> bool:
+    """Whether a version is among "<2,>=1.9". Other orders than these two are taken to hold."""
+    bounds = [match for match in map(_VERSION.fullmatch, versions.split(",")) if match is not None]
+    found = _release(version)
+    return all((found >= _release(one["version"])) == (one["order"] == ">=") for one in bounds)
 
 
 def _release(version: str) -> tuple[int, ...]:

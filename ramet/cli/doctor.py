@@ -56,7 +56,7 @@ def _verdict(checks: Sequence[Check], terminal: Terminal) -> str:
     num_problems = sum(check.status == "problem" for check in checks)
     num_warnings = sum(check.status == "warning" for check in checks)
     if num_problems:
-        return terminal.bad(f"\n{num_problems} of {len(checks)} checks failed: follow the lines with an arrow.")
+        return terminal.bad(f"\n{num_problems} of {len(checks)} checks failed: their lines say why, and what to do.")
     if num_warnings:
         return terminal.warn(f"\nIt works; {num_warnings} of {len(checks)} checks could be better.")
     return terminal.good(f"\nAll {len(checks)} checks passed.")

@@ -15,7 +15,6 @@ _FIELDS = (
     *("overlap_schedule", "dtype", "kv_cache_dtype", "gpu_memory_utilization", "captured_batch_sizes"),
     *("quantization", "tensor_parallel_size"),
 )
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,9 +126,9 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def byte_count(text: str) -> int:
     """An argument type: a number of bytes, with K, M or G for powers of 1024."""
-    number, unit = text.upper().removesuffix("IB").removesuffix("B"), ""
-    if number[-1:] in _UNITS:
-        number, unit = number[:-1], number[-1:]
-    if not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of bytes such as 512M or 2G")
-    return int(number) * _UNITS[unit]
+    from ..runtime.byte_sizes import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -30,6 +30,13 @@ def one_line(error: BaseException) -> str:
     return ": ".join(texts)
 
 
+def cause_and_remedy(error: BaseException) -> tuple[str, str]:
+    """A deliberate error in two parts, what is wrong and what to do: its messages put a semicolon between them. The
+    second part is empty where there is none."""
+    cause, _, remedy = one_line(error).partition("; ")
+    return cause, remedy
+
+
 def user_traceback(error: BaseException, num_own_frames: int) -> str:
     """The traceback as the author of a program wants it.
 

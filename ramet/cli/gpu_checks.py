@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .check import Check, format_bytes
+from .engine_options import engine_options
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ def check_gpu(args: argparse.Namespace) -> Check:
 
     driver = nvidia_driver()
     if not torch.cuda.is_available():
-        detail = f"torch {torch.__version__} sees none: {why_no_cuda()}"
+        detail = f"torch {torch.__version__} sees none: {why_no_cuda().partition('; ')[0]}"
         if driver is None:
             return Check("gpu", "ok", detail)
         remedy = "install a torch for CUDA that this driver takes, or update the driver; until then a CPU computes"
@@ -82,8 +83,11 @@ def check_triton(args: argparse.Namespace) -> Check:
     if reason is None and not args.quick:
         reason = _why_not_launched(device)
     if reason is not None:
-        remedy = "put that right; until then torch computes, in fp32" if device.type == "cuda" else "name other kernels"
-        return Check("triton", "warning", f"{version}; not used on {device}: {reason}", remedy)
+        cause, _, remedy = reason.partition("; ")
+        remedy = remedy or "put that right, or name other kernels"
+        if len(candidates) > 1:
+            remedy += "; until then torch computes, in fp32"
+        return Check("triton", "warning", f"{version}; not used on {device}: {cause}", remedy)
     fp8_reason = why_no_fp8(device)
     caches = "kv_cache_dtype may be int8 or fp8" if fp8_reason is None else f"kv_cache_dtype may be int8 ({fp8_reason})"
     launched = "not tried" if args.quick else "launches"
@@ -104,22 +108,46 @@ def _why_not_launched(device: torch.device) -> str | None:
 
 def check_choice(args: argparse.Namespace) -> Check:
     """Which kernels are taken, which are passed over, and why the others are not tried."""
-    from ..kernels.dispatch import why_unavailable
-    from ..runtime.runner_factory import RUNNERS
+    from ..runtime.config import EngineConfig
+    from ..runtime.runner_factory import RUNNERS, passed_over
 
     try:
         device, candidates = device_and_candidates(args)
     except ValueError:
         return Check("choice", "skipped", _NO_DEVICE)
-    reasons = {name: why_unavailable(name, device) for name in candidates}
-    able = [name for name in candidates if reasons[name] is None]
-    passed_over = [f"{name} is passed over: {reason}" for name, reason in reasons.items() if reason is not None]
+    try:
+        reasons = passed_over(candidates, EngineConfig(**engine_options(args)), device)
+    except ValueError:
+        return Check("choice", "skipped", "not tried, because the options are refused")
+    able = [name for name in candidates if name not in reasons]
+    told = [
+        f"{name} is passed over, as said above" if name == "triton" else f"{name} is passed over: {reason}"
+        for name, reason in reasons.items()
+    ]
     others = [f"{name} ({_why_not_tried(name, device, args)})" for name in RUNNERS if name not in candidates]
     order = ", then ".join(able) if able else "none"
-    detail = "; ".join([f"{order} on {device}", *passed_over, f"not tried: {', '.join(others)}"])
+    detail = "; ".join([f"{order} on {device}", *told, f"not tried: {', '.join(others)}"])
     if not able:
         return Check("choice", "problem", detail, "give no --kernels (nor RAMET_KERNELS), or ones that run there")
+    if any(name != "triton" for name in reasons):
+        return Check("choice", "warning", detail, "leave out what slower kernels are taken for, or name them")
     return Check("choice", "ok", detail)
+
+
+def check_options(args: argparse.Namespace) -> Check:
+    """The engine takes the options, and so do the kernels that would be tried on the device. Raises what LLM raises."""
+    from ..runtime.config import EngineConfig
+    from ..runtime.runner_factory import passed_over
+
+    options = engine_options(args)
+    config = EngineConfig(**options)
+    try:
+        device, candidates = device_and_candidates(args)
+    except ValueError:
+        return Check("options", "skipped", _NO_DEVICE)
+    passed_over(candidates, config, device)
+    given = ", ".join(f"{name}={getattr(config, name)!r}" for name in options)
+    return Check("options", "ok", given or "the defaults")
 
 
 def _why_not_tried(name: str, device: torch.device, args: argparse.Namespace) -> str:
@@ -132,6 +160,8 @@ def _why_not_tried(name: str, device: torch.device, args: argparse.Namespace) ->
         return f"for {' and '.join(RUNNERS[name].device_types)}"
     if name not in PREFERRED[device.type]:
         return "only where it is named"
+    if (args.tensor_parallel_size or 1) > 1 and not RUNNERS[name].can_be_parallel:
+        return "not with tensor_parallel_size"
     return "slow on this processor"
 
 
@@ -164,5 +194,5 @@ def device_and_candidates(args: argparse.Namespace) -> tuple[torch.device, Seque
     from ..runtime.config import default_kernels
     from ..runtime.runner_factory import RUNNERS, runner_candidates
 
-    candidates = runner_candidates(args.kernels or default_kernels(), args.device)
+    candidates = runner_candidates(args.kernels or default_kernels(), args.device, args.tensor_parallel_size or 1)
     return resolve_device(args.device, RUNNERS[candidates[0]].device_types), candidates

@@ -7,7 +7,6 @@ import torch
 from ...kernels.cuda_state import first_line
 from ...kernels.dispatch import kernels_device
 from ...kernels.kv_dtypes import LARGEST_CODE
-from ...kernels.triton.availability import why_no_fp8
 from ...kernels.triton.kernels import TritonKernels
 from ...kernels.triton.probe import why_not_launched
 from ...kernels.triton.tiles import MAX_HEAD_DIM
@@ -15,6 +14,7 @@ from ...sampling_params import SamplingParams
 from ..batch import Batch, FlatBatch
 from ..config import EngineConfig, kv_cache_memory_from_env
 from ..errors import InvalidConfigError
+from ..kernel_options import check_kv_cache_dtype
 from ..kv_cache import KVCache
 from ..models.base import Model, ModelConfig
 from ..models.errors import ModelLoadError
@@ -98,12 +98,8 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype, config: ModelConfig, device:
     """
     if name == "auto":
         return dtype
+    check_kv_cache_dtype(name, device)
     kv_dtype = _CODES[name]
-    reason = why_no_fp8(device) if kv_dtype == torch.float8_e4m3fn else None
-    if reason is not None:
-        raise InvalidConfigError(
-            f"kv_cache_dtype={name!r} is not supported on {device}: {reason}; use kv_cache_dtype='int8' or 'auto'"
-        )
     if kv_dtype in LARGEST_CODE and config.head_dim % 4:
         raise InvalidConfigError(
             f"kv_cache_dtype={name!r} does not go with this model: its head_dim={config.head_dim} is not divisible by "

@@ -31,15 +31,12 @@ def load_parallel_runner(
     """
     config, size = model_config(spec.checkpoint), spec.config.tensor_parallel_size
     check_divisible(config, size)
-    if os.name != "posix" or not torch.distributed.is_available():
-        raise InvalidConfigError(
-            f"tensor_parallel_size={size} needs Linux or macOS and a torch with torch.distributed; leave it at 1"
-        )
+    _check_system(size)
     try:
         device = kernels_device(kernels_name, spec.device)
     except UnsupportedDeviceError as error:
         raise RunnerUnavailableError(str(error)) from error
-    devices = rank_devices(device, size, torch.cuda.device_count() if device.type == "cuda" else 0)
+    devices = _devices_here(device, size)
     spec = dataclasses.replace(spec, device=devices[0], num_threads=max(1, spec.num_threads // size))
     from .distributed import open_store  # which needs torch.distributed
 
@@ -51,6 +48,23 @@ def load_parallel_runner(
         pool.close(patience=0.0)
         raise
     return dataclasses.replace(loaded, model_config=config)
+
+
+def check_ranks(device: torch.device, size: int) -> None:
+    """Raises InvalidConfigError if so many ranks cannot be had here, from this device on."""
+    _check_system(size)
+    _devices_here(device, size)
+
+
+def _check_system(size: int) -> None:
+    if os.name != "posix" or not torch.distributed.is_available():
+        raise InvalidConfigError(
+            f"tensor_parallel_size={size} needs Linux or macOS and a torch with torch.distributed; leave it at 1"
+        )
+
+
+def _devices_here(device: torch.device, size: int) -> list[str]:
+    return rank_devices(device, size, torch.cuda.device_count() if device.type == "cuda" else 0)
 
 
 def rank_devices(device: torch.device, size: int, num_devices: int) -> list[str]:

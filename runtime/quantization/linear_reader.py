@@ -123,6 +123,6 @@ def check_quantization(kernels_name: str, quantization: str | None) -> None:
         return
     takers = ", ".join(repr(name) for name, entry in KERNELS.items() if entry.takes_quantized)
     raise InvalidConfigError(
-        f"quantization={quantization!r} goes with kernels {takers}; {kernels_name!r} rounds weights in its own way: "
-        "leave quantization out, or name other kernels"
+        f"quantization={quantization!r} goes with kernels {takers}, and {kernels_name!r} rounds weights in its own "
+        "way; leave quantization out, or name other kernels"
     )

@@ -101,7 +101,10 @@ def test_an_index_that_there_is_not(cuda: Cuda) -> None:
 def test_names_of_devices(cuda: Cuda) -> None:
     cuda("AMD Instinct MI300X", cuda=None, hip="6.4")
     assert refusal("hip").endswith("use one of cpu, cuda; an AMD card is called 'cuda' too")
-    assert "device='gpu' is not a device name; use 'auto', 'cpu' or 'cuda'" in refusal("gpu")
+    for name in ("gpu", "cuda:", "cuda:-1", "", " cpu", 0, None, 1.5, ["cuda"]):
+        assert refusal(name).endswith(  # type: ignore[arg-type]
+            f"device={name!r} is not a device name; use 'auto', 'cpu', 'cuda', or one of several such as 'cuda:1'"
+        )
     assert kernels_device("triton", "auto") == CUDA
 
 

@@ -6,12 +6,16 @@ import dataclasses
 import importlib.metadata
 import io
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from ramet import LLM, InvalidConfigError
 from ramet.cli import checks
 from ramet.cli.doctor import format_check
+from ramet.cli.engine_options import engine_options
 from ramet.cli.main import build_parser, main
 from ramet.cli.terminal import Terminal
 from ramet.kernels.cpu import loader
@@ -101,8 +105,8 @@ def test_the_device_check_names_the_kernels_in_the_order_they_are_tried(monkeypa
     assert chosen.detail.endswith("kernels by preference: reference")
     unknown = findings("--quick", "--kernels", "swift")["device"]
     assert unknown.status == "problem"
-    assert "kernels='swift' is unknown" in unknown.detail
-    assert "--kernels" in unknown.remedy
+    assert unknown.detail == "kernels='swift' is unknown"
+    assert unknown.remedy.startswith("choose one of cpu, reference, torch")
 
 
 def test_without_a_compiler_the_finding_names_what_is_used_and_what_to_install(
@@ -161,6 +165,73 @@ def test_a_bad_environment_variable_is_a_finding_not_a_crash(monkeypatch: pytest
     assert check.status == "problem"
     assert "RAMET_NUM_THREADS" in check.detail
     assert check.remedy
+
+
+def test_a_size_in_the_environment_may_have_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMET_KV_CACHE_MEMORY", "3M")
+    assert findings("--quick", "--device", "cpu")["memory"].detail.endswith("cache up to 3 MiB")
+    monkeypatch.setenv("RAMET_KV_CACHE_MEMORY", "much")
+    check = findings("--quick", "--device", "cpu")["memory"]
+    assert check.status == "problem"
+    assert check.detail == (
+        "environment variable RAMET_KV_CACHE_MEMORY='much' must be a number of bytes such as 512M or 2G"
+    )
+
+
+def test_every_package_that_is_required_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with two bounds too, as setuptools writes them into the metadata."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: project["dependencies"])
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.12" if name == "httpx2" else "99.9")
+    check = findings("--quick")["packages"]
+    assert check.detail == "needs llguidance>=1.9,<2 (found 99.9)"
+    assert check.remedy == 'run pip install --upgrade "llguidance>=1.9,<2"'
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["llguidance<100,>=1.9", "httpx2 (>=2.12)"])
+    assert findings("--quick")["packages"].detail == "llguidance 99.9, httpx2 2.12"
+
+
+def test_an_error_that_says_what_to_do_needs_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = checks.finding_of("generation", InvalidConfigError("block_size=8 is too small; give 16"))
+    assert (refused.detail, refused.remedy) == ("block_size=8 is too small", "give 16")
+    assert checks.finding_of("generation", InvalidConfigError("x=1 must be 2")).remedy == ""
+    assert "--debug" in checks.finding_of("generation", ZeroDivisionError("division by zero")).remedy
+    assert "packages" in checks.finding_of("device", ModuleNotFoundError("No module named 'torch'")).remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "detail", "remedy"),
+    [
+        (["--kv-cache-dtype", "fp8"], "kv_cache_dtype='fp8' goes with kernels='triton'", "leave kv_cache_dtype out"),
+        (["--dtype", "half"], "dtype='float16' goes with kernels='triton', and 'cpu'", "leave dtype out"),
+        (["--dtype", "fp4"], "dtype='fp4' is unknown", "choose one of"),
+        (["--quantization", "int8"], "quantization='int8' goes with kernels", "leave quantization out"),
+        (["--quantization", "int2"], "quantization='int2' is unknown", "choose one of"),
+        (["--schedule-policy", "fast"], "schedule_policy='fast' is unknown", "choose one of"),
+    ],
+)
+def test_options_that_run_would_refuse_are_a_problem(
+    options: list[str], detail: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAMET_KERNELS", raising=False)
+    found = findings("--quick", "--device", "cpu", *options)
+    assert (found["options"].status, found["choice"].status) == ("problem", "skipped")
+    assert detail in found["options"].detail
+    assert remedy in found["options"].remedy
+    with pytest.raises(InvalidConfigError, match=re.escape(detail)):
+        LLM("smollm2", device="cpu", **engine_options(build_parser().parse_args(["doctor", *options])))
+
+
+def test_options_that_slow_kernels_are_taken_for_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAMET_KERNELS", raising=False)
+    found = findings("--quick", "--device", "cpu", "--captured-batch-sizes", "1,2")
+    assert found["options"].detail == "captured_batch_sizes=(1, 2)"
+    assert found["choice"].status == "warning"
+    assert "cpu is passed over: captured_batch_sizes=(1, 2) was asked for" in found["choice"].detail
+    named = findings("--quick", "--device", "cpu", "--captured-batch-sizes", "1,2", "--kernels", "cpu")
+    assert named["choice"].status == "problem"
+    alone = findings("--quick", "--tensor-parallel-size", "2", "--kernels", "torch_int8")["device"]
+    assert alone.detail == "tensor_parallel_size=2 does not go with kernels='torch_int8'"
+    assert findings("--quick", "--device", "cpu", "--tensor-parallel-size", "2")["choice"].detail.startswith("torch on")
 
 
 def test_a_cache_larger_than_the_free_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,9 @@ def test_a_card_that_is_too_old(cards: Cards) -> None:
     assert "not used on cuda: Tesla T4 has compute capability 7.5, the kernels need 8.0" in found["triton"].detail
     assert "torch computes" in found["triton"].remedy
     assert found["choice"].status == "ok"
-    assert found["choice"].detail.startswith("torch on cuda; triton is passed over: Tesla T4 has")
+    assert found["choice"].detail.startswith("torch on cuda; triton is passed over, as said above; not tried: ")
+    wanted = findings("--quick", "--kv-cache-dtype", "int8")["options"]
+    assert wanted.detail == "kv_cache_dtype='int8' goes with kernels='triton', and 'torch' has its own"
     named = findings("--quick", "--kernels", "triton")["choice"]
     assert named.status == "problem"
     assert named.detail.startswith("none on cuda; triton is passed over")
@@ -78,10 +80,42 @@ def test_a_card_that_is_too_old(cards: Cards) -> None:
 
 def test_a_card_without_fp8(cards: Cards) -> None:
     cards("NVIDIA A100", capability=(8, 0))
+    wanted = findings("--quick", "--kv-cache-dtype", "fp8")["options"]
+    assert wanted.detail.startswith("kv_cache_dtype='fp8' is not supported on cuda: NVIDIA A100 has")
+    assert wanted.remedy == "use kv_cache_dtype='int8' or 'auto'"
     detail = findings("--quick")["triton"].detail
     assert detail.endswith(
         "may be int8 (NVIDIA A100 has compute capability 8.0, and fp8 needs 8.9 (Ada, Hopper) or newer)"
     )
+
+
+def test_more_ranks_than_cards(cards: Cards) -> None:
+    cards("NVIDIA H200")
+    check = findings("--quick", "--tensor-parallel-size", "2")["options"]
+    assert check.detail == "tensor_parallel_size=2 needs 2 CUDA devices from cuda:0 on, and there are 1"
+    assert check.remedy.startswith("lower it")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_no_card_where_one_is_asked_for(device: str, cards: Cards, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(gpu_checks, "nvidia_driver", lambda: None)
+    found = findings("--quick", "--device", device)
+    assert found["device"].detail.endswith("sees no CUDA device: it was built for CPUs only")
+    assert found["device"].remedy.startswith("install a build of torch for CUDA (or ROCm)")
+    assert not found["gpu"].remedy
+    assert "install" not in found["gpu"].detail
+
+
+def test_triton_on_a_cpu_is_told_once(cards: Cards) -> None:
+    cards()
+    found = findings("--quick", "--kernels", "triton")
+    assert found["triton"].remedy == "set TRITON_INTERPRET=1 before they are imported, or use other kernels"
+    told = [check.detail + check.remedy for check in found.values()]
+    assert sum("TRITON_INTERPRET" in text for text in told) == 1
+    assert sum("in its interpreter only" in text for text in told) == 1
+    assert found["choice"].status == "problem"
 
 
 def test_a_launch_that_fails_is_a_finding(cards: Cards, monkeypatch: pytest.MonkeyPatch) -> None:

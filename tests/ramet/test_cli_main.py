@@ -12,7 +12,7 @@ import pytest
 
 import ramet
 from ramet.cli import main as cli
-from ramet.cli.engine_options import byte_count, engine_options
+from ramet.cli.engine_options import engine_options
 from ramet.cli.errors import CommandError, one_line
 from ramet.runtime.config import EngineConfig
 
@@ -139,11 +139,11 @@ def test_one_line_adds_causes_that_are_not_named_yet() -> None:
     assert one_line(error) == "gen 'x' failed: disk on fire: out of space"
 
 
-@pytest.mark.parametrize(
-    ("text", "num_bytes"), [("1", 1), ("64k", 65536), ("512M", 512 << 20), ("2G", 2 << 30), ("2GiB", 2 << 30)]
-)
-def test_byte_counts(text: str, num_bytes: int) -> None:
-    assert byte_count(text) == num_bytes
+@pytest.mark.parametrize("size", ["2T", "0", "-1", "G", "1.5G", ""])
+def test_a_size_that_is_none_says_how_to_write_one(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["chat", f"--kv-cache-memory={size}"])
+    assert f"--kv-cache-memory: {size!r} must be a number of bytes such as 512M or 2G" in capsys.readouterr().err
 
 
 def test_kernels_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ def test_options_of_a_gpu_have_sglangs_names() -> None:
     assert llm_options({"mem_fraction_static": 0.8, "kv_cache_dtype": "fp8_e4m3", "dtype": "half"}) == {
         "gpu_memory_utilization": 0.8,
         "kv_cache_dtype": "fp8_e4m3",
-        "dtype": "float16",
+        "dtype": "half",
     }
     assert llm_options({"dtype": "auto", "disable_overlap_schedule": True, "mem_fraction_static": None}) == {
         "dtype": "auto",
