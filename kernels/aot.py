@@ -18,7 +18,7 @@ compiler makes another kernel, with twice the registers and no pipelining. Trito
 so a second run takes seconds.
 
 Registers change with Triton's version, so budgets are kept for each version that was measured: the locked one, the
-newest, and 3.6, the oldest that is supported, for sm_90 alone. Under another version everything but registers is checked.
+newest, and 3.6, the oldest that is supported, for sm_90 alone. Under other versions registers are not checked.
 """
 
 from __future__ import annotations

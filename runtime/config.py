@@ -133,7 +133,7 @@ class EngineConfig:
             such as "half", are turned into these. The CPU's kernels have their own and take only "auto".
         quantization: how linear layers are rounded while the model is loaded: "int8", "int4", or None, as they are in
             the checkpoint. For kernels "triton" and "torch" (see runtime/quantization).
-        max_num_batched_tokens: most tokens computed in one step.
+        max_num_batched_tokens: most tokens computed in one step; an LLM on a GPU takes 4,096 where it is not given.
         max_num_seqs: most sequences in one step.
         max_num_logit_rows: most rows of logits in one step; bounds the memory that prompt logprobs take.
         enable_chunked_prefill: let a prompt be computed over several steps.

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Unpack
@@ -36,6 +36,9 @@ from .runner_spec import RunnerSpec
 from .tokenizer import load_tokenizer
 from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
+
+GPU_BATCHED_TOKENS = 4096
+"""Tokens in a step that keep a large GPU's matrix units busy. A CPU's are at a few hundred."""
 
 MAX_THREADS = 1024
 """More than any machine has; OpenMP crashes on absurd numbers."""
@@ -81,8 +84,7 @@ class LLM:
         torch.set_num_threads(self.num_threads)
         kernels = default_kernels() if kernels is None else kernels
         candidates = runner_candidates(kernels, device, self.config.tensor_parallel_size)
-        if self.config.overlap_schedule is None:
-            self.config = dataclasses.replace(self.config, overlap_schedule=check_device(device).type != "cpu")
+        self.config = for_device(self.config, check_device(device).type, given=engine_options)
         checkpoint = resolve_model(self.model_name)
         self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
         with ProgressBar("Loading weights", show_progress) as progress:
@@ -332,6 +334,20 @@ def _end(loop: EngineLoop, close_runner: Callable[[], None] | None) -> None:
     loop.shutdown()
     if close_runner is not None:
         close_runner()
+
+
+def for_device(config: EngineConfig, device_type: str, given: Collection[str]) -> EngineConfig:
+    """The options with what is best for a device where nobody has said.
+
+    Args:
+        given: names of the options that were said.
+    """
+    is_gpu = device_type != "cpu"
+    if config.overlap_schedule is None:
+        config = dataclasses.replace(config, overlap_schedule=is_gpu)
+    if is_gpu and "max_num_batched_tokens" not in given:
+        config = dataclasses.replace(config, max_num_batched_tokens=GPU_BATCHED_TOKENS)
+    return config
 
 
 def _checked_num_threads(num_threads: int | None) -> int:
