@@ -20,7 +20,7 @@ from ..radix.snapshot import CacheSnapshot
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
-from .config import default_kernels, default_model, default_num_threads
+from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
 from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
