@@ -209,10 +209,20 @@ def _start_process(descriptor: int, rank: int) -> subprocess.Popen[bytes]:
         [sys.executable, "-P", "-m", MODULE, str(descriptor), str(os.getpid()), str(rank)],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what libraries print there is none of the user's output
+        cwd=None if _has_directory() else "/",  # Intel's MKL cannot start in none
         env=os.environ | {"PYTHONPATH": os.pathsep.join(_import_path())},
         pass_fds=[descriptor],
         start_new_session=True,
     )
+
+
+def _has_directory() -> bool:
+    """Whether this process's working directory is still there."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _import_path() -> list[str]:

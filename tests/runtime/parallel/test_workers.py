@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from ramet.runtime.errors import TensorParallelError
 from ramet.runtime.parallel import workers as workers_module
 from ramet.runtime.parallel.distributed import open_store
 from ramet.runtime.parallel.loading import _check_files
-from ramet.runtime.parallel.workers import WorkerPool, _import_path
+from ramet.runtime.parallel.workers import WorkerPool, _import_path, _start_process
 
 
 def test_a_rank_that_ends_before_it_is_told_anything_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +37,22 @@ def test_ranks_look_where_imports_do(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.setattr(os, "getcwd", no_directory)
     assert _import_path() == ["/first", "relative", "/last"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_ranks_start_somewhere_when_the_working_directory_is_gone(
+    is_gone: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """MKL ends a process that has none."""
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: started.append(options))
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    if is_gone:
+        directory.rmdir()
+    _start_process(3, 1)
+    assert [options["cwd"] for options in started] == ["/" if is_gone else None]
 
 
 @pytest.fixture
