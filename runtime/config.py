@@ -151,7 +151,8 @@ class EngineConfig:
         jump_forward: append the tokens that a grammar forces without sampling them; their keys and values are computed
             together with those of the next token that is chosen. Off, each takes a step of its own.
         captured_batch_sizes: decoding batches are padded up to the next of these sizes, for each of which a GPU has a
-            graph; empty pads nothing. None: a row of sizes up to max_num_seqs on a GPU, none elsewhere.
+            graph; at most max_num_seqs and max_num_batched_tokens; empty pads nothing. None: a row of sizes up to these
+            on a GPU, none elsewhere.
         enable_prefix_caching: keep finished blocks in the radix tree and reuse them.
         eviction_policy: which unlocked blocks go first (see radix/eviction). With "steps-to-execution" it is those that
             ended programs have left, then the least recently used, then those that are known to be used latest.
@@ -208,6 +209,8 @@ class EngineConfig:
             raise InvalidConfigError(
                 f"long_prefill_token_threshold={self.long_prefill_token_threshold} must be 0 (off) or more"
             )
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise InvalidConfigError(f"seed={self.seed!r} must be an integer, or None to draw it from the system")
         if self.long_prefill_token_threshold and not self.enable_chunked_prefill:
             raise InvalidConfigError(
                 f"long_prefill_token_threshold={self.long_prefill_token_threshold} cuts long prompts into chunks, and "
@@ -263,11 +266,17 @@ class EngineConfig:
             raise InvalidConfigError(f"captured_batch_sizes={self.captured_batch_sizes!r} must be a tuple of sizes")
         for size in self.captured_batch_sizes:
             self._check_positive("captured_batch_sizes", size)
+        largest = max(self.captured_batch_sizes, default=0)
+        if largest > min(self.max_num_seqs, self.max_num_batched_tokens):
+            raise InvalidConfigError(
+                f"captured_batch_sizes={largest} is more than a step ever decodes: max_num_seqs={self.max_num_seqs} "
+                f"and max_num_batched_tokens={self.max_num_batched_tokens}; leave it out, or raise them"
+            )
         object.__setattr__(self, "captured_batch_sizes", tuple(sorted(set(self.captured_batch_sizes))))
 
     @staticmethod
-    def _check_name(name: str, value: str, known: Collection[str]) -> None:
-        if value not in known:
+    def _check_name(name: str, value: object, known: Collection[str]) -> None:
+        if not isinstance(value, str) or value not in known:  # in this order: a list has no hash to look it up by
             raise InvalidConfigError(f"{name}={value!r} is unknown; choose one of {sorted(known)}")
 
     @staticmethod

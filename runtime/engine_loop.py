@@ -25,6 +25,8 @@ from .request import Request
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_PATIENCE_SECONDS = 2.0
+"""For the step that runs at a shutdown, where it can be cut short."""
 
 
 class RequestHandle:
@@ -143,6 +145,7 @@ class EngineLoop:
         self._inbox: list[Callable[[], None]] = []
         self._handles: dict[str, RequestHandle] = {}
         self._is_stopping = False
+        self._is_cut_short = False
         self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, name="ramet-engine", daemon=True)
         self._thread.start()
@@ -186,8 +189,11 @@ class EngineLoop:
         except EngineStoppedError:
             return
 
-    def shutdown(self) -> None:
+    def shutdown(self, cut_short: Callable[[], None] | None = None) -> None:
         """Stop the thread. Requests still running end with EngineStoppedError. Idempotent.
+
+        Args:
+            cut_short: makes a step fail that runs for longer than a moment; None waits for its end.
 
         Does nothing in a forked process: the thread, and whatever locks it held, are the parent's.
         """
@@ -196,8 +202,14 @@ class EngineLoop:
         with self._wakeup:
             self._is_stopping = True
             self._wakeup.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if threading.current_thread() is self._thread:
+            return
+        if cut_short is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+            if self._thread.is_alive():
+                self._is_cut_short = True
+                cut_short()
+        self._thread.join()
 
     def _post(self, message: Callable[[], None]) -> None:
         if os.getpid() != self._process_id:
@@ -229,7 +241,10 @@ class EngineLoop:
         while self._take_messages():
             if self._engine.has_work:
                 try:
-                    self._publish(self._engine.step())
+                    chunks = self._engine.step()
+                    if self._is_cut_short:  # what has failed did so for that reason, and `_end_all` says so
+                        chunks = [chunk for chunk in chunks if chunk.output is None or chunk.output.error is None]
+                    self._publish(chunks)
                 except BaseException as error:
                     logger.exception("The engine broke an invariant and stops")
                     with self._wakeup:

@@ -331,7 +331,7 @@ class LLM:
 
 
 def _end(loop: EngineLoop, close_runner: Callable[[], None] | None) -> None:
-    loop.shutdown()
+    loop.shutdown(cut_short=close_runner)
     if close_runner is not None:
         close_runner()
 

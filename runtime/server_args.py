@@ -116,8 +116,12 @@ def _captured_batch_sizes(options: Mapping[str, Any], found: Mapping[str, Any]) 
     if sizes is not None:
         return tuple(size for size in sizes if most is None or size <= most)
     assert most is not None
-    max_num_seqs = found.get("max_num_seqs", EngineConfig().max_num_seqs)
-    return sizes_up_to(min(most, max_num_seqs) if _is_count(max_num_seqs) else most)
+    usual = EngineConfig()
+    limits = (
+        found.get("max_num_seqs", usual.max_num_seqs),
+        found.get("max_num_batched_tokens", usual.max_num_batched_tokens),
+    )
+    return sizes_up_to(min(most, *filter(_is_count, limits)))
 
 
 def _is_count(value: object) -> bool:

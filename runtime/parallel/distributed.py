@@ -18,6 +18,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from ..errors import TensorParallelError
 from ..gpu.step_graphs import StepGraphs
 from .group import LOOPBACK
 
@@ -87,7 +88,8 @@ class DistributedGroup:
         return torch.cat([each[:, :own] for each, own in zip(parts, widths, strict=True)], dim=1)
 
     def smallest(self, number: int) -> int:
-        """See `Group.smallest`."""
+        """See `Group.smallest`. Numbers beyond int64 count as its largest."""
+        number = min(number, torch.iinfo(torch.int64).max)
         return int(self._all_gather(torch.tensor([number], dtype=torch.int64, device=self._device)).min())
 
     def counted(self, graphs: StepGraphs) -> StepGraphs:
@@ -120,8 +122,15 @@ class DistributedGroup:
         """Let go of whoever waits for another rank: a kernel of NCCL would wait for ever. With gloo there is nothing to
         do, for it ends with the other ranks' processes. Idempotent."""
         self.is_broken = True
-        if self._is_nccl:
-            self._backend.abort()
+        backend = self._backend
+        if self._is_nccl and backend is not None:
+            backend.abort()
+
+    def close(self) -> None:
+        """`abort`, and let go of the sockets and threads. A collective that runs keeps them until it has ended; another
+        one raises. Idempotent."""
+        self.abort()
+        self._backend = None
 
     def _all_gather(self, part: Tensor) -> Tensor:
         """[size, *shape], in order of ranks. Bytes are sent, whatever the dtype."""
@@ -134,13 +143,18 @@ class DistributedGroup:
         options.timeout = timedelta(seconds=self.timeout)
         options.asyncOp = False
         self.num_started += 1
+        work: Any = None
         try:
+            if self._backend is None:
+                raise ConnectionError("the group is closed")
             work = collective(options)
             if work is not None:
                 work.wait()
         except BaseException:
             self.is_broken = True
             raise
+        finally:
+            work = None  # the traceback of an error must not keep the sockets open
 
 
 class _CountedGraphs:
@@ -159,11 +173,21 @@ class _CountedGraphs:
 
 
 def open_store(size: int) -> tuple[Any, int]:
-    """Where ranks find each other, and its port: a free one, which only this machine can reach."""
-    listener = socket.create_server((LOOPBACK, 0))
-    port = int(listener.getsockname()[1])
+    """Where ranks find each other, and its port: a free one, which only this machine can reach.
+
+    Raises:
+        TensorParallelError: the system does not let it be opened.
+    """
     timeout = timedelta(seconds=START_SECONDS)
-    return _dist.TCPStore(LOOPBACK, port, size, True, timeout, False, False, listener.detach()), port
+    try:
+        listener = socket.create_server((LOOPBACK, 0))
+        port = int(listener.getsockname()[1])
+        return _dist.TCPStore(LOOPBACK, port, size, True, timeout, False, False, listener.detach()), port
+    except (OSError, RuntimeError) as error:
+        raise TensorParallelError(
+            f"the processes of the model cannot be given a port of {LOOPBACK} to meet at: {error} (a process may have "
+            "too many files open: see `ulimit -n`)"
+        ) from error
 
 
 def find_store(port: int, size: int) -> Any:

@@ -6,17 +6,21 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from ...kernels.dispatch import UnsupportedDeviceError, kernels_device
-from ..errors import InvalidConfigError
+from ..errors import InvalidConfigError, TensorParallelError
 from ..runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError
 from ..weights.load import model_config
 from .channel import Kind
 from .shards import check_divisible
 from .workers import WorkerPool
+
+_FILES_OF_RANK_0 = 32
+_FILES_OF_A_RANK = 8
 
 
 def load_parallel_runner(
@@ -26,7 +30,7 @@ def load_parallel_runner(
 
     Raises:
         InvalidConfigError: the model does not divide, or there are fewer devices than ranks.
-        TensorParallelError: a rank ended while it loaded.
+        TensorParallelError: a rank ended while it loaded, or the system does not let this process open what it needs.
         As `load`, also for what another rank raises, which the message names.
     """
     config, size = model_config(spec.checkpoint), spec.config.tensor_parallel_size
@@ -40,6 +44,7 @@ def load_parallel_runner(
     spec = dataclasses.replace(spec, device=devices[0], num_threads=max(1, spec.num_threads // size))
     from .distributed import open_store  # which needs torch.distributed
 
+    _check_files(_FILES_OF_RANK_0 + _FILES_OF_A_RANK * size)
     store, port = open_store(size)
     pool = WorkerPool([_task(kernels_name, spec, devices[rank], port) for rank in range(1, size)])
     try:
@@ -82,6 +87,20 @@ def rank_devices(device: torch.device, size: int, num_devices: int) -> list[str]
             f"{num_devices}; lower it, or use one device and a smaller model"
         )
     return [f"{device.type}:{first + rank}" for rank in range(size)]
+
+
+def _check_files(count: int) -> None:
+    """Raises TensorParallelError if so many more files cannot be opened: connections would be tried again for
+    minutes."""
+    with ExitStack() as opened:
+        try:
+            for _ in range(count):
+                opened.enter_context(open(os.devnull, "rb"))
+        except OSError as error:
+            raise TensorParallelError(
+                f"to compute a model together, processes need {count} more files and sockets open in this one, which "
+                f"the system refuses: {error}; raise the limit (`ulimit -n`), or close some"
+            ) from error
 
 
 def _task(kernels_name: str, spec: RunnerSpec, device: str, port: int) -> bytes:

@@ -107,10 +107,11 @@ class ParallelRunner:
         return self.prepare(batch)()
 
     def close(self) -> None:
-        """End the other ranks. Idempotent; nothing happens in a forked process, whose parent they belong to."""
+        """End the other ranks, and close what is open to them. Idempotent; nothing happens in a forked process, whose
+        parent they belong to."""
         if self.pool.is_owner:
             self.pool.close()
-            self.group.abort()
+            self.group.close()
 
     def _run(self, step_id: int, step: Callable[[], Tensor]) -> Tensor:
         self.pool.check()

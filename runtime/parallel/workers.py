@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..errors import InvalidConfigError, TensorParallelError
@@ -76,7 +77,10 @@ class WorkerPool:
                 self._workers.append(worker)
                 processes.append(worker.process)
                 self._listen_to(worker)
-                worker.channel.send(Kind.LOAD, task)
+                try:
+                    worker.channel.send(Kind.LOAD, task)
+                except ChannelClosedError as error:
+                    self.explain(f"rank {rank} of the model takes no messages: {error}")
         except BaseException:
             self.close()
             raise
@@ -92,10 +96,13 @@ class WorkerPool:
         return self._is_closing or self._failure is not None
 
     def check(self) -> None:
-        """Raise the failure, if there is one: TensorParallelError, or while loading what a rank raised."""
+        """Raise the failure, if there is one: TensorParallelError, also when the pool is closed, or while loading what
+        a rank raised."""
         if self._failure is not None:
             kind, message = self._failure
             raise kind(message)
+        if self._is_closing:
+            raise TensorParallelError("the processes of the model were ended with its engine: create a new LLM")
 
     def fail(self, message: str, kind: type[Exception] = TensorParallelError) -> None:
         """End the ranks, for this reason unless there is one already. The processes are dead when it returns."""
@@ -188,23 +195,46 @@ class WorkerPool:
 def _start(rank: int) -> Worker:
     if not sys.executable:
         raise InvalidConfigError("tensor_parallel_size > 1 starts processes, and this Python does not know its program")
-    own, others = socket.socketpair()
-    with others:
+    try:
+        own, others = socket.socketpair()
+        with others:
+            return Worker(rank, _start_process(others.fileno(), rank), Channel(own))
+    except OSError as error:
+        raise TensorParallelError(f"rank {rank} of the model cannot be started: {error}") from error
+
+
+def _start_process(descriptor: int, rank: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         # The interpreter's path, but not what `-m` would put before it.
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, str(others.fileno()), str(os.getpid()), str(rank)],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what libraries print there is none of the user's output
-                env=environment,
-                pass_fds=[others.fileno()],
-                start_new_session=True,
-            )
-        except OSError as error:
-            own.close()
-            raise TensorParallelError(f"rank {rank} of the model cannot be started: {error}") from error
-    return Worker(rank, process, Channel(own))
+        [sys.executable, "-P", "-m", MODULE, str(descriptor), str(os.getpid()), str(rank)],
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what libraries print there is none of the user's output
+        cwd=None if _has_directory() else "/",  # Intel's MKL cannot start in none
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(_import_path())},
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
+
+
+def _has_directory() -> bool:
+    """Whether this process's working directory is still there."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
+def _import_path() -> list[str]:
+    """The directories that imports look into. Imports pass over whatever else `sys.path` holds, so no one has to mind
+    it: paths that are no text, and those that no system call takes."""
+    found = []
+    for entry in sys.path:
+        with suppress(OSError, ValueError):  # the working directory is gone, or the name is none
+            directory = os.getcwd() if entry == "" else entry
+            if isinstance(directory, str) and b"\0" not in os.fsencode(directory):
+                found.append(directory)
+    return found
 
 
 def _how_it_ended(process: subprocess.Popen[bytes]) -> str:

@@ -19,6 +19,7 @@ from .packed_format import (
     Shape,
     UnpackedMatrix,
     consecutive_groups,
+    main_shape,
     num_groups,
     unpack_fields,
 )
@@ -47,7 +48,8 @@ class AWQFormat:
 
     def shape(self, shapes: Mapping[str, Shape]) -> Shape:
         """See `PackedFormat.shape`."""
-        num_inputs, num_outputs = shapes["qweight"][0], shapes["qweight"][-1] * 8
+        num_inputs, num_columns = main_shape(shapes)
+        num_outputs = num_columns * 8
         groups = num_groups(num_inputs, self._group_size)
         expected = {
             "qweight": (num_inputs, num_outputs // 8),

@@ -20,6 +20,7 @@ from .packed_format import (
     Shape,
     UnpackedMatrix,
     consecutive_groups,
+    main_shape,
     num_groups,
     unpack_fields,
 )
@@ -47,7 +48,8 @@ class GPTQFormat:
     def shape(self, shapes: Mapping[str, Shape]) -> Shape:
         """See `PackedFormat.shape`."""
         num_fields = 32 // self.bits
-        num_inputs, num_outputs = shapes["qweight"][0] * num_fields, shapes["qweight"][-1]
+        num_rows, num_outputs = main_shape(shapes)
+        num_inputs = num_rows * num_fields
         groups = num_groups(num_inputs, self._group_size)
         expected = {
             "qweight": (num_inputs // num_fields, num_outputs),

@@ -39,11 +39,36 @@ class RoundingReader:
         """See `LinearReader.read`."""
         weight = parameters.read_stacked(names, shapes, pieces)
         try:
-            return self._scheme.quantize(weight)
+            matrix = self._scheme.quantize(weight)
         except UnsupportedShapeError as error:
+            num_inputs = shapes[0][1]
+            is_cut = num_inputs != weight.shape[1]
+            cut = f" (tensor_parallel_size cuts the {num_inputs} inputs into parts of {weight.shape[1]})"
             raise ModelLoadError(
                 f"{self._source}: {names[0]} cannot be loaded with quantization={self._scheme.name!r}: {error}"
+                f"{cut if is_cut else ''}"
             ) from error
+        self._check_finite(matrix, names, shapes, pieces)
+        return matrix
+
+    def _check_finite(
+        self,
+        matrix: QuantizedMatrix,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        pieces: Sequence[Piece | None],
+    ) -> None:
+        """A weight that is not finite makes the scale of its group so, and there are far fewer scales than weights."""
+        is_row_finite = matrix.scales.isfinite().all(1)
+        if bool(is_row_finite.all()):
+            return
+        first_row = int(is_row_finite.int().argmin())
+        for name, shape, piece in zip(names, shapes, pieces, strict=True):
+            num_rows = shape[0] if piece is None else piece.shape_of(shape)[0]
+            if first_row < num_rows:
+                raise ModelLoadError(f"{self._source}: tensor {name!r}: weights are not finite")
+            first_row -= num_rows
+        raise AssertionError("a matrix has the rows of its tensors")
 
 
 class PackedReader:

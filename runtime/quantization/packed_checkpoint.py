@@ -104,6 +104,8 @@ class PackedCheckpoint:
             is_sound = tensor.is_floating_point() if part == "scales" else tensor.dtype == torch.int32
             if not is_sound:
                 raise ModelLoadError(f"{self.path}: {self._parts[name][part]} has type {tensor.dtype}")
+        if not bool(parts["scales"].isfinite().all()):
+            raise ModelLoadError(f"{self.path}: {self._parts[name]['scales']}: scales are not finite")
         try:
             matrix = self.packing.unpack(parts)
         except ValueError as error:

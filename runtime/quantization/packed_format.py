@@ -123,9 +123,10 @@ class PackingSettings:
         """The value of the first of these keys that is there; it must be allowed. Text counts in any case."""
         key, value = next(((key, self.raw[key]) for key in keys if self.raw.get(key) is not None), (keys[0], default))
         value = value.lower() if isinstance(value, str) else value
-        if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
-            raise self.fail(key, value, f"it must be one of {list(allowed)}")
-        return value
+        for known in allowed:
+            if value == known and isinstance(value, bool) == isinstance(known, bool):
+                return known  # and not the 4.0 that some programs write for 4
+        raise self.fail(key, value, f"it must be one of {list(allowed)}")
 
     def group_size(self, keys: tuple[str, ...]) -> int:
         """Inputs of a group, or -1: all of them."""
@@ -138,6 +139,14 @@ class PackingSettings:
         """Refuse the checkpoint if this key is set."""
         if self.raw.get(key):
             raise self.fail(key, self.raw[key], why)
+
+
+def main_shape(shapes: Mapping[str, Shape]) -> tuple[int, int]:
+    """The two sizes of `qweight`. Raises ValueError if it is no matrix."""
+    found = shapes["qweight"]
+    if len(found) != 2:
+        raise ValueError(f"qweight has shape {list(found)}, and must have two dimensions")
+    return found[0], found[1]
 
 
 def unpack_fields(packed: Tensor, bits: int) -> Tensor:

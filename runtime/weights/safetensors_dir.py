@@ -100,7 +100,7 @@ class SafetensorsCheckpoint:
         try:
             file: Any = safe_open(str(path), framework="pt")
             names: list[str] = list(file.keys())
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, RuntimeError) as error:  # the last is torch's, when it cannot map the file
             raise ModelLoadError(f"{path}: not a readable safetensors file: {error}") from error
         for stored in names:
             name = canonical_name(stored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import pytest
 import torch
@@ -55,8 +56,14 @@ def test_a_backend_for_cpus_is_refused_elsewhere_and_auto_finds_the_cpu(monkeypa
     assert select_kernels("auto", "torch_int8").device.type == "cpu"
 
 
-@pytest.mark.parametrize("device", ["gpu", "", "meta", "cpu:x"])
-def test_other_devices_are_refused(device: str) -> None:
+OTHER_DEVICES: list[Any] = [
+    *("gpu", "", "meta", "cpu:x", "cpu:99", torch.device("cpu:1")),
+    *(None, True, 0, 1.5, [], {}, b"cpu", object(), 10**30),
+]
+
+
+@pytest.mark.parametrize("device", OTHER_DEVICES, ids=lambda device: repr(device)[:20])
+def test_other_devices_are_refused(device: Any) -> None:
     with pytest.raises(UnsupportedDeviceError, match="use"):
         select_kernels(device)
 

@@ -33,6 +33,7 @@ def test_sglangs_graphs_are_sizes_that_are_captured(monkeypatch: pytest.MonkeyPa
         ({"cuda_graph_bs": [1, 2, 40], "cuda_graph_max_bs": 8}, (1, 2)),
         ({"cuda_graph_max_bs": 10}, (1, 2, 4, 8, 10)),
         ({"cuda_graph_max_bs": 10, "max_running_requests": 3}, (1, 2, 3)),
+        ({"cuda_graph_max_bs": 10, "max_num_batched_tokens": 2}, (1, 2)),
     ):
         assert llm_options(options)["captured_batch_sizes"] == sizes
     assert llm_options({"cuda_graph_max_bs": 10000})["captured_batch_sizes"][-1] == EngineConfig().max_num_seqs

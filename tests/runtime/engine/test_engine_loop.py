@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from ramet.runtime import engine_loop as engine_loop_module
 from ramet.runtime.engine_loop import EngineLoop
 from ramet.runtime.errors import EngineStoppedError, InvalidRequestError, RequestAbortedError, RequestFailedError
 
@@ -133,6 +134,25 @@ def test_shutdown_ends_what_runs_and_refuses_what_comes(make_engine, request_of)
         loop.submit(request_of("b", [1]))
     with pytest.raises(EngineStoppedError):
         loop.call(lambda engine: None)
+
+
+def test_a_step_that_does_not_end_is_cut_short_by_shutdown(make_engine, request_of, monkeypatch):
+    monkeypatch.setattr(engine_loop_module, "_PATIENCE_SECONDS", 0.01)
+    engine = make_engine()
+    has_begun, is_cut = threading.Event(), threading.Event()
+
+    def never_ends(block_copies, parts):
+        has_begun.set()
+        assert is_cut.wait(30)
+        raise RuntimeError("the other processes are gone")
+
+    engine.runner._run = never_ends
+    loop = EngineLoop(engine)
+    handle = loop.submit(request_of("a", [1, 2]))
+    assert has_begun.wait(30)
+    loop.shutdown(cut_short=is_cut.set)
+    with pytest.raises(EngineStoppedError, match="a ended with the engine"):
+        handle.result(timeout=30)
 
 
 def test_a_broken_engine_hangs_nobody(make_engine, request_of):

@@ -209,6 +209,13 @@ def test_unknown_options_and_models_are_refused_before_anything_is_loaded():
         ({"enable_chunked_prefill": "no"}, "enable_chunked_prefill='no' must be True or False"),
         ({"captured_batch_sizes": (4, "8")}, "captured_batch_sizes='8' must be a positive integer"),
         ({"captured_batch_sizes": 8}, "captured_batch_sizes=8 must be a tuple"),
+        (
+            {"captured_batch_sizes": (1, 10**30), "max_num_seqs": 8},
+            "captured_batch_sizes=1000000000000000000000000000000 is more than a step ever decodes: max_num_seqs=8 and "
+            "max_num_batched_tokens=512",
+        ),
+        ({"captured_batch_sizes": (5,), "max_num_batched_tokens": 4}, "captured_batch_sizes=5 is more than a step"),
+        ({"seed": "x"}, "seed='x' must be an integer, or None"),
         ({"batching": "static"}, "batching='static' is unknown"),
         ({"overlap_schedule": "yes"}, "overlap_schedule='yes' must be True, False or None"),
         ({"kv_cache_memory": True}, "kv_cache_memory=True"),

@@ -11,17 +11,22 @@ import importlib.util
 import os
 import re
 import signal
+import stat
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from ramet.runtime import engine_loop as engine_loop_module
 from ramet.runtime.batch import FlatBatch
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.engine import Engine
-from ramet.runtime.errors import InvalidConfigError, RequestFailedError, TensorParallelError
+from ramet.runtime.engine_loop import EngineLoop
+from ramet.runtime.errors import EngineStoppedError, InvalidConfigError, RequestFailedError, TensorParallelError
 from ramet.runtime.models.errors import ModelLoadError
 from ramet.runtime.outputs import RequestOutput
 from ramet.runtime.parallel import loading as loading_module
@@ -222,6 +227,47 @@ def assert_fails(output: RequestOutput, reason: str) -> None:
     assert isinstance(output.error, RequestFailedError)
     assert isinstance(output.error.__cause__, TensorParallelError)
     assert re.search(reason, str(output.error))
+
+
+def test_a_rank_that_hangs_does_not_keep_shutdown_waiting(
+    load: Load,
+    tiny_path: Path,
+    engine_over: Callable[..., Engine],
+    request_of: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its step would end in two minutes, with an error of its own. And afterwards nothing is open any more."""
+    monkeypatch.setattr(engine_loop_module, "_PATIENCE_SECONDS", 0.1)
+    num_sockets = count_sockets()
+    loaded = load(tiny_path, 2)
+    (process,) = processes_of(loaded)
+    loop = EngineLoop(engine_over(loaded))
+    handle = loop.submit(request_of("first", STEM, max_tokens=400, ignore_eos=True))
+    group: Any = loaded.runner.group  # type: ignore[attr-defined]
+    counts: list[int] = []
+
+    def stop_rank(chunk: object) -> None:
+        if not counts:
+            os.kill(process.pid, signal.SIGSTOP)
+            counts.append(group.num_started)
+
+    handle.add_chunk_callback(stop_rank)
+    while not counts or group.num_started == counts[0]:  # until rank 0 waits for the other
+        assert not handle.is_done
+        time.sleep(0.01)
+    loop.shutdown(cut_short=loaded.close)
+    assert isinstance(handle.wait(30).error, EngineStoppedError)
+    assert process.returncode == -signal.SIGKILL
+    assert count_sockets() == num_sockets
+
+
+def count_sockets() -> int:
+    """Of this process."""
+    num_sockets = 0
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # that of the listing itself
+            num_sockets += stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    return num_sockets
 
 
 def test_a_step_that_fails_on_one_rank_ends_them_all(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -203,6 +205,22 @@ def test_truncated_weights(saved: tuple[Path, Any], kept: int) -> None:
     weights.write_bytes(weights.read_bytes()[:kept])
     with pytest.raises(ModelLoadError, match="not a readable safetensors file"):
         resolve_model(path)
+
+
+@pytest.mark.parametrize("num_free", [0, 1])
+def test_too_few_files(saved: tuple[Path, Any], num_free: int) -> None:
+    """With one, the header can be read, and the weights cannot be mapped."""
+    path, _ = saved
+    checkpoint = SafetensorsCheckpoint(path)
+    first_free = os.dup(0)
+    os.close(first_free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + num_free, limits[1]))
+    try:
+        with pytest.raises(ModelLoadError, match="not a readable safetensors file"):
+            checkpoint._open(path / "model.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_shard_index_is_checked(saved: tuple[Path, Any], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -87,6 +88,24 @@ def test_a_rank_that_does_not_come_breaks_the_group(on_ranks: Any) -> None:
     assert on_ranks(reduce) == [(True, 1), (True, 1), (False, 0)]
 
 
+def test_the_smallest_of_numbers_beyond_int64(on_ranks: Any) -> None:
+    """A user may ask for as many blocks."""
+    assert on_ranks(lambda group: group.smallest(10**30 + group.rank)) == [2**63 - 1] * SIZE
+    assert on_ranks(lambda group: group.smallest(10**30 if group.rank else 5)) == [5] * SIZE
+
+
+def test_a_closed_group_lets_go_of_its_sockets(on_ranks: Any) -> None:
+    def close(group: DistributedGroup) -> None:
+        backend = weakref.ref(group._backend)
+        group.close()
+        group.close()
+        assert backend() is None
+        with pytest.raises(ConnectionError, match="closed"):
+            group.all_reduce(torch.ones(2))
+
+    on_ranks(close)
+
+
 def test_captured_steps_are_counted(on_ranks: Any) -> None:
     def count(group: DistributedGroup) -> list[int]:
         replay = group.counted(EagerSteps()).capture(lambda: torch.ones(1))
@@ -118,5 +137,7 @@ def test_nccl_sums_in_place_on_the_current_stream() -> None:
     group = DistributedGroup(backend, 0, 2, torch.device("cuda:0"))
     assert torch.equal(group.all_reduce(torch.ones(2, 3).t()), torch.full((3, 2), 2.0))
     group.abort()
-    assert backend.calls == [("allreduce", False), ("abort", False)]
+    group.close()
+    group.close()
+    assert backend.calls == [("allreduce", False), ("abort", False), ("abort", False)]
     assert (group.num_started, group.is_broken) == (1, True)

@@ -172,6 +172,13 @@ def test_settings_that_are_refused(
         resolve_model(packed)
 
 
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_a_number_of_bits_may_be_written_as_a_float(method: str, make_packing: Any, save_tiny: SaveTiny) -> None:
+    packed, plain = save_tiny(make_packing(method=method, config={"bits": 4.0}))
+    for name in resolve_model(plain).tensor_names():
+        assert torch.equal(read(packed, name), read(plain, name)), name
+
+
 def test_a_configuration_that_is_no_object_is_refused(make_packing: Any, save_tiny: SaveTiny) -> None:
     packed, _ = save_tiny(make_packing())
     path = packed / "config.json"
@@ -195,6 +202,12 @@ QUERY = "model.layers.0.self_attn.q_proj"
             lambda tensors: tensors.update({f"{QUERY}.qweight": tensors[f"{QUERY}.qweight"].float()}),
             "q_proj.qweight has type torch.float32",
         ),
+        (
+            lambda tensors: tensors.update({f"{QUERY}.qweight": torch.tensor(1, dtype=torch.int32)}),
+            r"q_proj: qweight has shape \[\], and must have two dimensions",
+        ),
+        (lambda tensors: tensors[f"{QUERY}.scales"][1:, 3:].fill_(torch.inf), "q_proj.scales: scales are not finite"),
+        (lambda tensors: tensors[f"{QUERY}.scales"][0].fill_(torch.nan), "q_proj.scales: scales are not finite"),
     ],
 )
 def test_damaged_files_are_refused(

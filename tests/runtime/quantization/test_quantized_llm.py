@@ -17,6 +17,9 @@ from ramet.kernels.quantized.matrix import QuantizedMatrix
 from ramet.runtime.batch import Batch, ScheduledSequence
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.models.errors import ModelLoadError
+from ramet.runtime.models.parameters import ParameterReader, Piece
+from ramet.runtime.quantization.linear_reader import RoundingReader
+from ramet.runtime.quantization.registry import SCHEMES
 from ramet.runtime.weights.resolve import resolve_model
 
 PROMPT = [(7 * idx * idx + 3) % 250 for idx in range(70)]
@@ -135,6 +138,30 @@ def test_sizes_that_do_not_divide_are_refused(
     with pytest.raises(ModelLoadError, match=r"q_proj.weight .*quantization='int4': int4 takes a multiple of 32 .* 48"):
         load_runner(path, "torch", quantization="int4")
     load_runner(path, "torch", quantization="int8")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj"])
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_weights_that_are_not_finite_are_named(
+    quantization: str, name: str, value: float, tmp_path: Path, make_tiny_model: Callable[..., Any], load_runner: Any
+) -> None:
+    """They would fail every request."""
+    tiny = make_tiny_model(num_hidden_layers=1)
+    tiny.tensors[f"model.layers.0.{name}.weight"][5, 9] = value
+    path = tiny.save(tmp_path / "odd")
+    with pytest.raises(ModelLoadError, match=f"tensor 'model.layers.0.{name}.weight': weights are not finite"):
+        load_runner(path, "torch", quantization=quantization)
+
+
+def test_an_error_says_that_ranks_have_cut_the_inputs(tmp_path: Path, make_tiny_model: Callable[..., Any]) -> None:
+    path = make_tiny_model(num_hidden_layers=1).save(tmp_path / "whole")
+    shapes, pieces = [(64, 96)], [Piece(1, 0, 48)]
+    name = "model.layers.0.mlp.down_proj.weight"
+    parameters = ParameterReader(resolve_model(path), torch.float32, torch.device("cpu"))
+    message = r"not 48 \(tensor_parallel_size cuts the 96 inputs into parts of 48\)"
+    with pytest.raises(ModelLoadError, match=message):
+        RoundingReader(SCHEMES["int4"], str(path)).read(parameters, [name], shapes, pieces)
 
 
 def test_packed_checkpoints_load_into_the_int8_kernels(
