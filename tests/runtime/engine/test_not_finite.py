@@ -122,7 +122,7 @@ def test_so_is_recompute(make_engine, request_of, run, order):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_so_is_a_part_behind_which_tokens_turn_out_to_be_forced(make_engine, request_of, run, order):
-    """In the pipelined order, where it was to be sampled when it was planned. In the others it is no part of its own."""
+    """In the pipelined order, where it was to be sampled when it was planned. In the others it is none of its own."""
     params = {"max_tokens": 30, "ignore_eos": False, "regex": "[ab]cdefgh[ab]cdefgh"}
     counts = []
     for bad_position in (None, 20):
