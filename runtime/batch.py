@@ -21,7 +21,8 @@ class ScheduledSequence:
     Attributes:
         start: the sequence's num_computed_tokens when it was scheduled.
         logits_from: logits are wanted for the step's tokens from this offset on; num_new_tokens wants none,
-            num_new_tokens - 1 the last only (the usual case), less than that for prompt logprobs and for branches.
+            num_new_tokens - 1 the last only (the usual case), less than that for prompt logprobs and for branches. The
+            last row is computed in any case: from it can be seen whether what the part computed is good.
     """
 
     sequence: Sequence
@@ -34,8 +35,13 @@ class ScheduledSequence:
         return self.start + self.num_new_tokens
 
     @property
-    def num_logit_rows(self) -> int:
+    def num_wanted_rows(self) -> int:
         return self.num_new_tokens - self.logits_from
+
+    @property
+    def num_logit_rows(self) -> int:
+        """Rows that are computed: those of its last tokens, the wanted ones, and one if none is wanted."""
+        return self.num_new_tokens - self.logits_from or 1
 
     @property
     def is_sampled(self) -> bool:
@@ -114,7 +120,7 @@ class FlatBatch:
         token_ids, positions: of the new tokens of all scheduled sequences, one after another. A token that is pending
             stands as -1 - its row in `Batch.drawn_token_ids`.
         query_starts: one more than there are sequences; sequence s has rows query_starts[s] .. query_starts[s + 1].
-        logit_rows: the rows whose logits are wanted, in order of the batch.
+        logit_rows: the rows whose logits are computed, in order of the batch; one of each sequence at least.
         block_tables: one per sequence.
         context_lens: how far each sequence is computed after the step.
     """
@@ -134,8 +140,9 @@ class FlatBatch:
             if part.end > part.sequence.num_tokens:
                 self.token_ids.append(-1 - part.sequence.pending_row)
             self.positions += range(part.start, part.end)
-            self.logit_rows += range(first_row + part.logits_from, first_row + part.num_new_tokens)
-            self.query_starts.append(first_row + part.num_new_tokens)
+            end_row = first_row + part.num_new_tokens
+            self.logit_rows += range(end_row - part.num_logit_rows, end_row)
+            self.query_starts.append(end_row)
             self.block_tables.append(block_table.block_ids.copy())
             self.context_lens.append(part.end)
         assert len(self.token_ids) == self.query_starts[-1]

@@ -27,19 +27,22 @@ def start_search(sequence: Sequence) -> BeamSearch:
     )
 
 
+def is_ready(state: RequestState) -> bool:
+    """Whether every live beam has its candidates."""
+    return all(beam.beam_candidates is not None for beam in state.sequences)
+
+
 def advance(state: RequestState, scheduler: Scheduler, sequences: SequenceFactory) -> bool:
-    """Let the search choose if every live beam has its candidates. Mutates the beams, the queues and the cache.
+    """Let the search choose; it must be ready. Mutates the beams, the queues and the cache.
 
     Returns:
         Whether the search is over; the beams have given up their blocks then.
     """
     search = state.beam_search
     assert search is not None
-    candidates = [beam.beam_candidates for beam in state.sequences]
-    complete = [listing for listing in candidates if listing is not None]
-    if len(complete) < len(candidates):
-        return False
-    step = search.advance(complete)
+    candidates = [beam.beam_candidates for beam in state.sequences if beam.beam_candidates is not None]
+    assert len(candidates) == len(state.sequences)
+    step = search.advance(candidates)
     chosen: list[Sequence] = []
     survivors: set[int] = set()
     forks: list[tuple[Sequence, Sequence]] = []

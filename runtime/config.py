@@ -135,7 +135,8 @@ class EngineConfig:
             the checkpoint. For kernels "triton" and "torch" (see runtime/quantization).
         max_num_batched_tokens: most tokens computed in one step; an LLM on a GPU takes 4,096 where it is not given.
         max_num_seqs: most sequences in one step.
-        max_num_logit_rows: most rows of logits in one step; bounds the memory that prompt logprobs take.
+        max_num_logit_rows: most rows of logits in one step, of which each sequence takes one; bounds the memory that
+            prompt logprobs take.
         enable_chunked_prefill: let a prompt be computed over several steps.
         long_prefill_token_threshold: most prompt tokens of one sequence in a step while others run; 0 is off.
         schedule_policy: order of the waiting queue (see runtime/policies).

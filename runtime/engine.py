@@ -220,7 +220,10 @@ class Engine:
         return take_snapshot(self.cache)
 
     def close(self) -> None:
-        """Wait for the step in flight, if there is one, and end its thread. The engine must not be used any more."""
+        """Wait for the steps in flight, drop what they computed, and end their thread: then the runner may go. The
+        engine must not be used any more."""
+        while self._in_flight:
+            self._launcher.wait(self._in_flight.popleft(), self.sampler)
         self._launcher.close()
         self._grammars.close()
 
@@ -348,11 +351,11 @@ class Engine:
         logger.error("A step failed; its %d sequences are given up", len(batch.scheduled), exc_info=cause)
         chunks: list[OutputChunk] = []
         # A fork that does not run in this step still needs the copy that was to be made before it.
-        sequences = [*(part.sequence for part in batch.scheduled), *batch.forked]
-        for request_id, request in {sequence.request.request_id: sequence.request for sequence in sequences}.items():
-            state = self._requests.get(request_id)
-            if state is None or state.request is not request:  # it ended while the step was in flight
+        for sequence in (*(part.sequence for part in batch.scheduled), *batch.forked):
+            if sequence.is_finished:  # while the step was in flight, or with a sibling just now
                 continue
+            request_id = sequence.request.request_id
+            state = self._requests[request_id]
             self.metrics.num_failed += 1
             error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")
             error.__cause__ = cause

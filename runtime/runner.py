@@ -57,8 +57,8 @@ class Runner(Protocol):
         prepare, and run.
 
         Returns:
-            fp32 logits [R, vocab_size]: for each scheduled sequence in order, the rows of its tokens at offsets
-            logits_from .. num_new_tokens - 1.
+            fp32 logits [R, vocab_size]: for each scheduled sequence in order, the rows of its last num_logit_rows
+            tokens.
         """
         ...
 
@@ -123,8 +123,6 @@ class ModelRunner:
     def _run(self, block_copies: list[BlockCopy], forward_batch: ForwardBatch) -> Tensor:
         self.kv_cache.copy(block_copies)
         hidden = self.model.forward(forward_batch, self.kv_cache.layers)
-        if len(forward_batch.logit_rows) == 0:
-            return torch.empty((0, self.vocab_size), device=self.kernels.device)
         if len(forward_batch.logit_rows) < hidden.shape[0]:
             hidden = hidden.index_select(0, forward_batch.logit_rows)
         return self.model.logits(hidden)

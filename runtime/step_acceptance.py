@@ -71,17 +71,17 @@ class StepAcceptance:
                 continue
             state = self._requests[sequence.request.request_id]
             is_read = part.is_read_by_host and (sequence.prompt_logprobs is not None or sequence.branch is not None)
-            if sampled is None and is_read:
-                sampled = error_of(logits[first_row:row])
+            if is_read and (sampled is None or sampled.error is None):
+                sampled = error_of(logits[first_row:row]) or sampled
             if sampled is not None and sampled.error is not None:  # nothing of it is cached or noted for others
                 self._scheduler.remove(sequence)
                 accepted.append(AcceptedTokens(sequence, state, error=sampled.error))
                 continue
             self._accept_computed(part, state)
+            rows = logits[first_row : first_row + part.num_wanted_rows]
             if is_read and sequence.prompt_logprobs is not None:
-                prompt_logprobs.record(part, logits[first_row:row], self._cache, self._sampler)
+                prompt_logprobs.record(part, rows, self._cache, self._sampler)
             if sequence.branch is not None:
-                rows = logits[first_row:row]
                 if choice_scoring.advance(part, rows, state, self._scheduler, self._sequences, self._sampler):
                     accepted.append(AcceptedTokens(sequence, state))
             elif sampled is not None:
@@ -150,6 +150,8 @@ class StepAcceptance:
                 sequence.finish_reason = FinishReason.LENGTH
 
     def _advance_beams(self, state: RequestState) -> list[AcceptedTokens]:
+        if not beam_group.is_ready(state):
+            return []
         is_over = beam_group.advance(state, self._scheduler, self._sequences)
         if state.metrics.first_token_time is None:
             state.metrics.first_token_time = time.monotonic()

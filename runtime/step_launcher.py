@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,9 +11,12 @@ from torch import Tensor
 
 from .batch import Batch
 from .runner import Runner
+from .sampler import Sampler
 from .sequence import Sequence
 from .step_sampling import StepDraw, StepSampling
 from .trace.recorder import TraceRecorder
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -90,8 +94,17 @@ class StepLauncher:
         future: Future[Tensor] = self._pool.submit(step)
         return InFlightStep(batch, future.result, recorders)
 
+    def wait(self, step: InFlightStep, sampler: Sampler) -> None:
+        """Wait until a launched step is done with, whatever came of it. Its results are dropped."""
+        try:
+            logits = step.logits()
+            if self.is_pipelined:
+                sampler.begin(logits, [], []).finish()  # draws nothing, behind all that was launched
+        except Exception as error:
+            logger.info("A step that nobody waits for any more failed", exc_info=error)
+
     def close(self) -> None:
-        """Wait for the step in flight and stop the thread. Idempotent."""
+        """Stop the thread; a step that was not waited for ends first. Idempotent."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
 

@@ -89,6 +89,6 @@ def plan_part(
         logits_from = num_new_tokens - 1 if num_new_tokens == remaining else num_new_tokens
         return ScheduledSequence(sequence, start, num_new_tokens, logits_from)
     first_row = max(0, position - start)
-    num_new_tokens = min(num_new_tokens, first_row + step.num_logit_rows)  # a row for each token from there on
+    num_new_tokens = min(num_new_tokens, first_row + step.num_logit_rows)  # a row for each token from there on, or one
     last_row = num_new_tokens - 1 if num_new_tokens == remaining else num_new_tokens
     return ScheduledSequence(sequence, start, num_new_tokens, min(first_row, last_row))

@@ -13,24 +13,33 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..sampling_params import SamplingParams
 from .batch import Batch, ScheduledSequence
 from .outputs import TokenLogprobs
 from .request_state import RequestState
 from .sampler import Draw, SampledToken, Sampler, SamplingRow, allowed_mask, not_finite
 from .sequence import Sequence
 
+_WATCHED_ROW = SamplingRow(SamplingParams(temperature=0.0), seed=0, sample_idx=0, token_ids=(), num_prompt_tokens=0)
+"""For a row that is sampled only to see whether it can be; nobody gets the token."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A sequence that is to get a token: its place in the batch and its row of logits."""
+    """A sequence that is to get a token: its place in the batch and its row of logits.
+
+    Attributes:
+        is_watched: it gets none: it has more tokens than the step computed. What was computed may be bad all the same.
+    """
 
     idx: int
     row: int
     sequence: Sequence
+    is_watched: bool = False
 
     @property
     def is_free(self) -> bool:
-        return self.sequence.constraint is None
+        return self.is_watched or self.sequence.constraint is None
 
     @property
     def may_stop(self) -> bool:
@@ -46,7 +55,7 @@ class _Wanted:
     @property
     def may_need_logits(self) -> bool:
         """A token that it is steered to needs logprobs."""
-        return self.sequence.constraint is not None and self.sequence.sampling_row.params.logprobs is not None
+        return not self.is_free and self.sequence.sampling_row.params.logprobs is not None
 
     @property
     def can_go_without_mask(self) -> bool:
@@ -67,7 +76,8 @@ class StepSampling:
 
     def sample(self, batch: Batch, logits: Tensor) -> list[SampledToken | None]:
         """One entry per scheduled sequence, None where the step did not reach its last token, it has ended meanwhile,
-        it is a beam (those get their candidates instead) or a branch (nothing follows it).
+        it is a beam (those get their candidates instead) or a branch (nothing follows it). All but branches have an
+        error if their last row is not finite, whether they get a token or not.
 
         Args:
             logits: fp32 [R, vocab], the rows that the batch asks for.
@@ -76,7 +86,7 @@ class StepSampling:
         wanted, beams = _wanted(batch, ())
         self.list_candidates(beams, logits, samples)
         self._sample_optimistically(wanted, logits, samples)
-        left = [each for each in wanted if samples[each.idx] is None]
+        left = [each for each in wanted if samples[each.idx] is None and not each.is_watched]
         self._sample_masked(left, logits, samples)
         return samples
 
@@ -114,6 +124,9 @@ class StepSampling:
         tried = [each for each in wanted if each.is_free or each.can_go_without_mask]
         for each, sampled in self._sample_rows(tried, [_unmasked_row(each) for each in tried], logits):
             constraint = each.sequence.constraint
+            if each.is_watched:
+                samples[each.idx] = _only_error(sampled)
+                continue
             is_allowed = (
                 constraint is None
                 or sampled.error is not None
@@ -229,7 +242,7 @@ class StepDraw:
         for part in parts:
             part.sequence.num_in_flight_tokens = part.num_new_tokens
         for row, each in enumerate(drawn):
-            each.sequence.pending_row = row
+            each.sequence.pending_row = -1 if each.is_watched else row
 
     def wait(self) -> list[SampledToken]:
         """Wait for the device. From now on nothing of the sequences is in flight or pending."""
@@ -244,7 +257,9 @@ class StepDraw:
         for each in self._ended:
             samples[each.idx] = each.dead_end
         for each, sampled in zip(self._drawn, results, strict=True):
-            if not each.sequence.is_finished:
+            if each.is_watched:
+                samples[each.idx] = _only_error(sampled)
+            elif not each.sequence.is_finished:
                 samples[each.idx] = steered = self._sampling.steered(each, sampled, self.logits)
                 if steered.token_id != sampled.token_id:
                     self.steered.append(each.sequence)
@@ -254,16 +269,24 @@ class StepDraw:
 
 
 def _wanted(batch: Batch, void: Collection[Sequence]) -> tuple[list[_Wanted], list[_Wanted]]:
-    """Who is to get a token, and which beams are to get candidates."""
+    """Who is to get a token or is only watched, in order of their rows, and which beams are to get candidates."""
     wanted: list[_Wanted] = []
     beams: list[_Wanted] = []
     row = -1
     for idx, part in enumerate(batch.scheduled):
         row += part.num_logit_rows
         sequence = part.sequence
-        if part.is_sampled and not sequence.is_finished and sequence.branch is None and sequence not in void:
+        if sequence.is_finished or sequence.branch is not None or sequence in void:  # branches: see `StepAcceptance`
+            continue
+        if not part.is_sampled:
+            wanted.append(_Wanted(idx, row, sequence, is_watched=True))
+        else:
             (beams if sequence.is_beam else wanted).append(_Wanted(idx, row, sequence))
     return wanted, beams
+
+
+def _only_error(sampled: SampledToken) -> SampledToken | None:
+    return sampled if sampled.error is not None else None
 
 
 def error_of(logits: Tensor) -> SampledToken | None:
@@ -290,6 +313,8 @@ def _masked_row(wanted: _Wanted) -> SamplingRow | None:
 
 
 def _unmasked_row(wanted: _Wanted) -> SamplingRow:
+    if wanted.is_watched:
+        return _WATCHED_ROW
     row = wanted.sequence.sampling_row
     if wanted.may_stop or not wanted.is_free:
         return row

@@ -143,8 +143,6 @@ class GpuRunner:
 
     def _logits(self, step: HostStep, hidden: Tensor) -> Tensor:
         num_wanted = len(step.logit_rows)
-        if num_wanted == 0:
-            return torch.empty((0, self.vocab_size), device=self.kernels.device)
         if step.wants_first_rows:
             return self.model.logits(hidden[:num_wanted])
         (logit_rows,) = upload([step.logit_rows], self.kernels.device)

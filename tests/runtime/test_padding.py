@@ -136,7 +136,7 @@ def test_steps_with_longer_parts_are_left_alone(make_runner: Callable[..., Model
     tensors = runner.tensors(batch)
     assert tensors.token_ids.shape == (12,)
     assert tensors.attention.query_starts == (0, 1, 2, 12)
-    assert runner.forward(batch).shape == (2, 101)
+    assert runner.forward(batch).shape == (3, 101)
 
 
 def test_rows_of_padding_are_sequences_of_one_token_in_the_extra_block(
@@ -154,10 +154,12 @@ def test_rows_of_padding_are_sequences_of_one_token_in_the_extra_block(
     assert [item.sequences for item in metadata.items] == [(idx,) for idx in range(8)]
 
 
-def test_a_step_without_wanted_logits_gives_none(make_runner: Callable[..., ModelRunner], sequences: list[Any]) -> None:
+def test_a_part_without_wanted_logits_has_its_last_row(
+    make_runner: Callable[..., ModelRunner], sequences: list[Any]
+) -> None:
     runner = make_runner("reference", SIZES)
     parts = [ScheduledSequence(sequence, 0, 1, 1) for sequence in sequences[:3]]
-    assert runner.forward(Batch(scheduled=parts)).shape == (0, 101)
+    assert runner.forward(Batch(scheduled=parts)).shape == (3, 101)
 
 
 def test_copies_and_sizes_are_those_of_the_pool(make_runner: Callable[..., ModelRunner], sequences: list[Any]) -> None:

@@ -57,7 +57,7 @@ class StepPart:
         assert part.start == table.num_computed_tokens + part.sequence.num_in_flight_tokens
         assert table.num_committed_tokens <= part.start
         self.request_id = part.sequence.request.request_id
-        self.start, self.end, self.logits_from = part.start, part.end, part.logits_from
+        self.start, self.end = part.start, part.end
         self.token_ids = part.sequence.token_ids[: part.end]
         self.block_ids = table.block_ids.copy()
         self.num_logit_rows = part.num_logit_rows
@@ -98,6 +98,7 @@ class FakeRunner:
         self.batches: list[list[tuple[str, int, int]]] = []
         self.fail_next: Exception | None = None
         self.nan_for: set[str] = set()
+        self.nan_at: set[tuple[str, int]] = set()  # request and position
 
     def forward(self, batch: Batch) -> Tensor:
         return self.prepare(batch)()
@@ -137,8 +138,9 @@ class FakeRunner:
                 assert slot not in written, f"slot {slot} is written twice in one step"
                 written.add(slot)
                 self.slots[slot] = history
-                if position - part.start >= part.logits_from:
-                    rows.append(self._logits(history, part.request_id))
+                if part.end - position <= part.num_logit_rows:
+                    is_bad = part.request_id in self.nan_for or (part.request_id, position) in self.nan_at
+                    rows.append(torch.full((VOCAB_SIZE,), float("nan")) if is_bad else self._logits(history))
         return rows
 
     def _copy(self, block_copies: list[BlockCopy]) -> None:
@@ -151,9 +153,7 @@ class FakeRunner:
             self.slots[start : start + size] = content + [None] * (size - copy.num_tokens)
             self.num_copied_blocks += 1
 
-    def _logits(self, history: int, request_id: str) -> Tensor:
-        if request_id in self.nan_for:
-            return torch.full((VOCAB_SIZE,), float("nan"))
+    def _logits(self, history: int) -> Tensor:
         generator = torch.Generator().manual_seed(history & 0x7FFFFFFFFFFFFFFF)
         logits = torch.randn(VOCAB_SIZE, generator=generator)
         logits[EOS] += self.eos_bias

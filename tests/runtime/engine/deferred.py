@@ -25,6 +25,10 @@ class DeferredDevice:
         self._launched: deque[Callable[[], None]] = deque()
         self._errors: list[tuple[Tensor, Exception]] = []
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._launched
+
     def launch(self, work: Callable[[], None]) -> Callable[[], None]:
         """Returns what waits for it."""
         self._launched.append(work)

@@ -313,3 +313,39 @@ def test_nobody_can_tell_in_which_order_the_host_works(make_engine, request_of, 
         outputs.append({name: (contents(output), str(output.error)) for name, output in ended.items()})
         assert engine.cache.num_private_blocks == 0
     assert outputs[0] == outputs[1]
+
+
+def test_a_request_that_ended_and_was_added_again_is_not_in_the_step_of_its_first_life(make_engine, request_of, run):
+    """Its stop token was seen late: a step that computes it in vain is in flight, and fails."""
+    engine = make_engine(overlap_schedule="pipelined")
+    twice = request_of("twice", tokens(1, 9), max_tokens=40, stop_token_ids=list(range(0, 99, 9)))
+    engine.add_request(request_of("other", tokens(5, 9), max_tokens=200, ignore_eos=True))
+    engine.add_request(twice)
+    outputs: dict[str, Any] = {}
+    while "twice" not in outputs:
+        outputs |= {chunk.request_id: chunk.output for chunk in engine.step() if chunk.output is not None}
+    in_vain = [part.sequence.request for step in engine._in_flight for part in step.batch.scheduled]
+    assert any(request is twice for request in in_vain)
+    first = outputs["twice"]
+    engine.add_request(twice)
+    engine.runner.fail_next = RuntimeError("injected")
+    outputs = run(engine)
+    assert contents(outputs["twice"]) == contents(first)
+    assert isinstance(outputs["other"].error, RequestFailedError)
+    assert (engine.metrics.num_requests, engine.metrics.num_failed) == (3, 1)
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+@pytest.mark.parametrize("num_steps", range(1, 6))
+def test_closing_waits_for_all_that_was_launched(make_engine, request_of, num_steps, is_failing):
+    engine = make_engine(overlap_schedule="pipelined")
+    engine.add_request(request_of("a", tokens(1, 9), max_tokens=20, ignore_eos=True))
+    for _ in range(num_steps):
+        engine.step()
+    if is_failing:
+        engine.runner.fail_next = RuntimeError("injected")
+    assert engine._in_flight
+    engine.close()
+    assert not engine._in_flight
+    assert engine.runner.device.is_idle
+    engine.close()

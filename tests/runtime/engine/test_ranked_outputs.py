@@ -249,3 +249,19 @@ def test_a_search_without_a_limit_takes_what_all_its_beams_have_room_for(make_en
     (output,) = run(engine).values()
     # One full block of the prompt is shared; three beams have three blocks each for 4 tokens of it and their own.
     assert len(output.outputs[0].token_ids) == 3 * 16 - 4
+
+
+@pytest.mark.parametrize("order", [False, True, "pipelined"])
+@pytest.mark.parametrize("max_num_seqs", [3, 8])
+@pytest.mark.parametrize("num_blocks", [8, 64])
+def test_tokens_of_beams_are_counted_once_whoever_waits_for_whom(
+    make_engine, request_of, run, order, max_num_seqs, num_blocks
+):
+    """Beside another sequence there is no seat for the third beam, or no block: its siblings wait for it."""
+    options = {"num_blocks": num_blocks, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": 16, "block_size": 4}
+    engine = make_engine(overlap_schedule=order, schedule_conservativeness=0.0, reserve="none", **options)
+    engine.add_request(request_of("other", [(3 + 7 * idx) % 99 for idx in range(9)], max_tokens=20, ignore_eos=True))
+    beams = {"use_beam_search": True, "n": 1, "best_of": 3, "max_tokens": 6, "ignore_eos": True}
+    engine.add_request(request_of("beams", [(1 + 7 * idx) % 99 for idx in range(9)], **beams))
+    assert all(output.error is None for output in run(engine).values())
+    assert engine.metrics.num_generated_tokens == 20 + 15 + 1  # three after each step but the last, one at the end
