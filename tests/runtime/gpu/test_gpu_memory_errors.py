@@ -131,5 +131,5 @@ def test_what_keeps_triton_from_launching(spec: RunnerSpec, monkeypatch: pytest.
 
 
 def test_a_kernel_that_computes_nonsense_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KernelCall, "run", lambda call: call.args[1].fill_(2))  # type: ignore[union-attr]
+    monkeypatch.setattr(KernelCall, "run", lambda call: call.args[2].fill_(2))  # type: ignore[union-attr]
     assert why_not_launched(CPU) == "a kernel that finds the largest of three numbers found number [2]"
