@@ -134,7 +134,7 @@ def _draw_entries(
     """The token drawn of a row that is cut; `total` is the weight of all its tokens, fp64."""
     cut = tl.full((), _LOWEST_KEY, tl.int32)
     last = tl.full((), NO_TOKEN, tl.int32)
-    if (top_k > 0) & (top_k < num_entries):
+    if (top_k > 0) & (top_k <= num_entries):  # as many: top-p is still a share of them alone
         cut, last = _find_cut(
             start, ids, num_gathered, num_entries, peak, temperature, top_k.to(tl.float64), cut, last, BLOCK, True
         )

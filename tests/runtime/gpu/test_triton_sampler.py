@@ -55,6 +55,16 @@ def sampling_rows(draw: st.DrawFn) -> SamplingRow:
     )
 
 
+@pytest.mark.parametrize("seed", [3, 7, 11, 15])
+def test_top_p_is_a_share_of_what_top_k_leaves_where_just_so_many_are_gathered(seed: int) -> None:
+    logits = torch.randn((1, VOCAB_SIZE), generator=torch.Generator().manual_seed(seed)) * 3
+    params = SamplingParams(temperature=2.0, top_k=5, top_p=0.5)
+    rows = [SamplingRow(params, row_seed, 0, (1, 2), 1) for row_seed in range(20)]
+    logits = logits.expand(len(rows), -1).contiguous()
+    results, wanted = TritonSampler(CPU).sample(logits, rows), NumpySampler().sample(logits, rows)
+    assert [each.token_id for each in results] == [each.token_id for each in wanted]
+
+
 @settings(max_examples=25)
 @given(st.lists(sampling_rows(), min_size=1, max_size=5), st.integers(0, 99))
 def test_rows_get_what_the_definition_gives_them(rows: list[SamplingRow], seed: int) -> None:
