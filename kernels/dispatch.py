@@ -110,12 +110,10 @@ def check_device(device: str | torch.device, device_types: Sequence[str] = DEVIC
     Raises:
         UnsupportedDeviceError: no such device, or one of another type.
     """
-    if not isinstance(device, str | torch.device):  # torch would take a number for a CUDA device, and more
-        raise UnsupportedDeviceError(f"device={device!r} is not a device name; use 'auto', 'cpu' or 'cuda'")
-    if device == "auto":
-        device = "cuda" if "cuda" in device_types and torch.cuda.is_available() else "cpu"
     if not isinstance(device, str | torch.device):  # PyTorch would take an int for the index of some accelerator
         raise UnsupportedDeviceError(_not_a_name(device))
+    if device == "auto":
+        device = "cuda" if "cuda" in device_types and torch.cuda.is_available() else "cpu"
     try:
         checked = torch.device(device)
     except RuntimeError:
