@@ -10,7 +10,8 @@ from .errors import InvalidConfigError
 from .native_model import BLOCK_SIZE
 from .quantization.linear_reader import check_quantization
 
-FP8_NAMES = ("fp8", "fp8_e4m3")
+KV_CODES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
+"""By the value of `EngineConfig.kv_cache_dtype`: codes with a scale for each row."""
 
 
 def check_kernel_options(kernels_name: str, config: EngineConfig) -> None:
@@ -26,7 +27,7 @@ def check_kernel_options(kernels_name: str, config: EngineConfig) -> None:
 
 def check_kv_cache_dtype(name: str, device: torch.device) -> None:
     """Raises InvalidConfigError if a KV cache on this device, which exists, cannot have a dtype of EngineConfig."""
-    reason = why_no_fp8(device) if name in FP8_NAMES else None
+    reason = why_no_fp8(device) if KV_CODES.get(name) == torch.float8_e4m3fn else None
     if reason is not None:
         raise InvalidConfigError(
             f"kv_cache_dtype={name!r} is not supported on {device}: {reason}; use kv_cache_dtype='int8' or 'auto'"

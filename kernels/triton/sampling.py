@@ -49,6 +49,13 @@ def _load_entries(start, ids, num_gathered, first, num_entries, BLOCK: tl.conste
 
 
 @triton.jit
+def _load_kept(start, ids, num_gathered, first, num_entries, cut, last, BLOCK: tl.constexpr):
+    """As `_load_entries`, and at the end which of them a cut keeps."""
+    logit, token, key, is_entry = _load_entries(start, ids, num_gathered, first, num_entries, BLOCK)
+    return logit, token, key, is_entry & ((key > cut) | ((key == cut) & (token <= last)))
+
+
+@triton.jit
 def _find_cut(
     start,
     ids,
@@ -70,8 +77,9 @@ def _find_cut(
         floors = (key_low + border * step).to(tl.int32)
         sums = tl.zeros((16,), tl.float64)
         for first in tl.range(0, num_entries, BLOCK):
-            logit, token, key, is_entry = _load_entries(start, ids, num_gathered, first, num_entries, BLOCK)
-            is_kept = is_entry & ((key > above_key) | ((key == above_key) & (token <= above_id)))
+            logit, _, key, is_kept = _load_kept(
+                start, ids, num_gathered, first, num_entries, above_key, above_id, BLOCK
+            )
             value = tl.where(is_kept, 1.0, 0.0)
             if not IS_COUNT:
                 value = tl.where(is_kept, weights_of(logit, peak, temperature), 0.0)
@@ -105,8 +113,9 @@ def _last_of_equals(
     above = tl.zeros((), tl.float64)
     value_of_equals = tl.full((), 1.0, tl.float32)
     for first in tl.range(0, num_entries, BLOCK):
-        logit, token, key, is_entry = _load_entries(start, ids, num_gathered, first, num_entries, BLOCK)
-        is_kept = is_entry & ((key > above_key) | ((key == above_key) & (token <= above_id)))
+        logit, token, key, is_kept = _load_kept(
+            start, ids, num_gathered, first, num_entries, above_key, above_id, BLOCK
+        )
         value = tl.where(is_kept, 1.0, 0.0)
         if not IS_COUNT:
             value = tl.where(is_kept, weights_of(logit, peak, temperature), 0.0)
@@ -140,8 +149,7 @@ def _draw_entries(
         )
         total = tl.zeros((), tl.float64)
         for first in tl.range(0, num_entries, BLOCK):
-            logit, token, key, is_entry = _load_entries(start, ids, num_gathered, first, num_entries, BLOCK)
-            is_kept = is_entry & ((key > cut) | ((key == cut) & (token <= last)))
+            logit, token, _, is_kept = _load_kept(start, ids, num_gathered, first, num_entries, cut, last, BLOCK)
             total += tl.sum(tl.where(is_kept, weights_of(logit, peak, temperature), 0.0), axis=0).to(tl.float64)
     if top_p < 1.0:
         cut, last = _find_cut(
@@ -150,8 +158,7 @@ def _draw_entries(
     winner = tl.full((), NO_TOKEN, tl.int32)
     first_arrival = tl.full((), float("inf"), tl.float64)
     for first in tl.range(0, num_entries, BLOCK):
-        logit, token, key, is_entry = _load_entries(start, ids, num_gathered, first, num_entries, BLOCK)
-        is_kept = is_entry & ((key > cut) | ((key == cut) & (token <= last)))
+        logit, token, _, is_kept = _load_kept(start, ids, num_gathered, first, num_entries, cut, last, BLOCK)
         weight = weights_of(logit, peak, temperature)
         winner, first_arrival = race_block(token, weight, is_kept, min_p, state, winner, first_arrival)
     return winner

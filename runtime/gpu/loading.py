@@ -14,7 +14,7 @@ from ...sampling_params import SamplingParams
 from ..batch import Batch, FlatBatch
 from ..config import EngineConfig, kv_cache_memory_from_env
 from ..errors import InvalidConfigError
-from ..kernel_options import check_kv_cache_dtype
+from ..kernel_options import KV_CODES, check_kv_cache_dtype
 from ..kv_cache import KVCache
 from ..models.base import Model, ModelConfig
 from ..models.errors import ModelLoadError
@@ -29,7 +29,6 @@ from .step_graphs import step_graphs_for
 from .upload import on_device
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_CODES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
@@ -99,7 +98,7 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype, config: ModelConfig, device:
     if name == "auto":
         return dtype
     check_kv_cache_dtype(name, device)
-    kv_dtype = _CODES[name]
+    kv_dtype = KV_CODES[name]
     if kv_dtype in LARGEST_CODE and config.head_dim % 4:
         raise InvalidConfigError(
             f"kv_cache_dtype={name!r} does not go with this model: its head_dim={config.head_dim} is not divisible by "
