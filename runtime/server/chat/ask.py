@@ -1,0 +1,128 @@
+"""ChatAsk: what a client wants to be answered. ChatEvents: what becomes of it, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ....sampling_params import SamplingParams
+from ...outputs import RequestOutput, TokenLogprobs
+
+FinishLiteral = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatAsk:
+    """One request for the next message of a conversation.
+
+    Attributes:
+        messages: in OpenAI's form.
+        sampling: with the constraint of response_format, if there is one.
+        tools: JSON schemas in OpenAI's form, {"type": "function", "function": {...}}.
+        tool_choice: "auto", "none", "required" or the name of a tool. The last two are enforced by a grammar, and so is
+            the form of a call that the model begins by itself.
+        parallel_tool_calls: more than one call in a message is allowed.
+        continues_last: the last message is the assistant's and is to be gone on with.
+        chat_template: a template to use instead of the model's; only where the server allows it.
+        template_options: further variables for the template.
+        cache_salt, priority, rid: as in the request.
+        is_streamed: deltas are wanted as they come.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    sampling: SamplingParams
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
+    continues_last: bool = False
+    chat_template: str | None = None
+    template_options: Mapping[str, Any] | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    rid: str | None = None
+    is_streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of the message's content.
+
+    Attributes:
+        index: which of the n samples.
+        token_ids, logprobs: of the tokens that have come since the last delta, if logprobs were asked for; their text
+            may follow in a later one.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallBegin:
+    """The model calls a tool; its arguments follow as JSON text."""
+
+    index: int
+    call_idx: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of the JSON text of a call's arguments."""
+
+    index: int
+    call_idx: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleEnd:
+    """A sample has ended.
+
+    Attributes:
+        finish: in OpenAI's words.
+        stop_reason: the stop string or token id that ended it; None for end of sequence.
+        complete: as CompletionOutput.complete.
+        num_tokens: that were generated.
+    """
+
+    index: int
+    finish: FinishLiteral
+    stop_reason: int | str | None
+    complete: bool | None
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatEnd:
+    """The whole request has ended; it has the usage. The last event."""
+
+    output: RequestOutput
+
+
+ChatEvent = TextDelta | ToolCallBegin | ToolCallDelta | SampleEnd | ChatEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallMade:
+    """A whole call. `arguments` is JSON text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One sample, whole."""
+
+    index: int
+    content: str
+    tool_calls: tuple[ToolCallMade, ...]
+    end: SampleEnd
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None

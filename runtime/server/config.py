@@ -1,0 +1,91 @@
+"""ServerConfig: every option of the server, checked when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InvalidConfigError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Options of the server; those of the model and its engine are the LLM's.
+
+    Attributes:
+        host: address to listen on. Only this machine reaches the default.
+        port: 0 takes a free one.
+        api_keys: who may use it, as "KEY" or "NAME=KEY"; each key has a cache of its own. () lets everybody in.
+        admin_api_keys: keys that may also flush the cache, read metrics and watch the engine. () gives that right to
+            the only one of `api_keys`, or to everybody if there are none; of several keys none has it.
+        served_model_names: what clients may call the model; the first is what it answers by. () is the name that it
+            was loaded by.
+        max_body_bytes, max_header_bytes: of one HTTP request; larger ones get 413 and 431.
+        max_n: samples of one request, `n` and `best_of` alike.
+        max_prompts: prompts of one request.
+        max_waiting_sequences: samples that may wait beyond those the engine runs at once; more get 429.
+        max_connections: open at a time; more get 503.
+        request_timeout_s: a request that takes longer is ended; None lets it take as long as it likes.
+        header_timeout_s, body_timeout_s: a client that sends its request more slowly is cut off.
+        drain_timeout_s: how long what runs may go on after SIGTERM.
+        step_timeout_s: a step of the engine that takes longer makes `/health` say so.
+        allow_request_template: take chat templates out of requests (rendered in the sandbox all the same).
+        allowed_origins: web pages of other origins that may call it from a browser.
+        grpc_port: also speak gRPC there; None does not.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    admin_api_keys: tuple[str, ...] = ()
+    served_model_names: tuple[str, ...] = ()
+    max_body_bytes: int = 16 * MIB
+    max_header_bytes: int = 32 << 10
+    max_n: int = 128
+    max_prompts: int = 2048
+    max_waiting_sequences: int = 512
+    max_connections: int = 4096
+    request_timeout_s: float | None = 600.0
+    header_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
+    drain_timeout_s: float = 30.0
+    step_timeout_s: float = 60.0
+    allow_request_template: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    grpc_port: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.host, str) or not self.host:
+            raise InvalidConfigError(f"host={self.host!r} must be an address such as '127.0.0.1'")
+        _check_port("port", self.port)
+        if self.grpc_port is not None:
+            _check_port("grpc_port", self.grpc_port)
+        for name in ("api_keys", "admin_api_keys", "served_model_names", "allowed_origins"):
+            values = getattr(self, name)
+            if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):
+                raise InvalidConfigError(f"{name} must be a tuple of non-empty texts")
+        for name in ("max_body_bytes", "max_header_bytes", "max_n", "max_prompts", "max_connections"):
+            _check_count(name, getattr(self, name), 1)
+        _check_count("max_waiting_sequences", self.max_waiting_sequences, 0)
+        for name in ("header_timeout_s", "body_timeout_s", "step_timeout_s"):
+            _check_seconds(name, getattr(self, name), is_zero_allowed=False)
+        _check_seconds("drain_timeout_s", self.drain_timeout_s, is_zero_allowed=True)
+        if self.request_timeout_s is not None:
+            _check_seconds("request_timeout_s", self.request_timeout_s, is_zero_allowed=False)
+
+
+def _check_port(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 65535:
+        raise InvalidConfigError(f"{name}={value!r} must be a port from 0 to 65535; 0 takes a free one")
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidConfigError(f"{name}={value!r} must be an integer of at least {least}")
+
+
+def _check_seconds(name: str, value: object, *, is_zero_allowed: bool) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < float("inf") or (value == 0 and not is_zero_allowed):  # type: ignore[operator]
+        raise InvalidConfigError(f"{name}={value!r} must be a number of seconds above 0")

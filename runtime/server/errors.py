@@ -1,0 +1,80 @@
+"""ApiError: what a client is told when a request fails, and how each family of endpoints writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import EngineStoppedError, InvalidRequestError, RequestAbortedError
+
+Body = dict[str, Any]
+
+
+class ApiError(Exception):
+    """An answer other than 2xx.
+
+    Attributes:
+        status: of HTTP.
+        message: for people: what, which value, which limit, what to do.
+        param: the field at fault, as "messages[2].content"; None if it is none.
+        code: for programs, such as "model_not_found".
+        retry_after_s: when trying again may help.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+def as_api_error(error: BaseException, request_id: str) -> ApiError:
+    """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, EngineStoppedError):
+        return ApiError(503, str(error), code="engine_stopped", retry_after_s=5.0)
+    if isinstance(error, RequestAbortedError):
+        return ApiError(499, str(error), code="request_aborted")
+    if isinstance(error, InvalidRequestError | ValueError):
+        return ApiError(400, str(error), param=_field_named(str(error)))
+    return ApiError(500, f"request {request_id} failed inside the server; its log says why", code="internal_error")
+
+
+def openai_body(error: ApiError) -> Body:
+    """{"error": {"message", "type", "param", "code"}}"""
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def anthropic_body(error: ApiError) -> Body:
+    """{"type": "error", "error": {"type", "message"}}"""
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
+    kinds |= {429: "rate_limit_error", 503: "overloaded_error", 529: "overloaded_error"}
+    kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+ERROR_BODIES: Mapping[str, Callable[[ApiError], Body]] = {"/v1/messages": anthropic_body, "": openai_body}
+"""By the beginning of a path; the first that fits is taken."""
+
+
+def error_body(path: str, error: ApiError) -> Body:
+    return next(render for prefix, render in ERROR_BODIES.items() if path.startswith(prefix))(error)
+
+
+def _field_named(message: str) -> str | None:
+    """Most of our messages begin with `field=value`."""
+    name, is_there, _ = message.partition("=")
+    return name if is_there and name.replace("_", "").replace(".", "").isalnum() else None

@@ -1,0 +1,1 @@
+"""generate, stream and abort over gRPC."""

@@ -1,0 +1,1 @@
+"""The endpoints that SGLang's clients speak, and ramet's own."""

@@ -1,0 +1,53 @@
+"""`/v1/models`: the one model that is served, under each of its names."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter
+
+from ..dependencies import Service
+from ..errors import ApiError
+from ..service import EngineService
+
+router = APIRouter(prefix="/v1", tags=["openai"])
+_STARTED_AT = int(time.time())
+
+
+@router.get("/models")
+async def list_models(service: Service) -> dict[str, Any]:
+    return {"object": "list", "data": [_model(service, name) for name in service.served_model_names]}
+
+
+@router.get("/models/{name:path}")
+async def get_model(service: Service, name: str) -> dict[str, Any]:
+    check_model(service, name)
+    return _model(service, name)
+
+
+def check_model(service: EngineService, name: str | None) -> str:
+    """The name to answer by.
+
+    Raises:
+        ApiError: 404, there is no model of this name.
+    """
+    names = service.served_model_names
+    if name is not None and name not in names:
+        known = ", ".join(map(repr, names))
+        raise ApiError(
+            404, f"there is no model {name!r:.100} here, only {known}", param="model", code="model_not_found"
+        )
+    return name or names[0]
+
+
+def _model(service: EngineService, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": _STARTED_AT,
+        "owned_by": "ramet",
+        "root": service.llm.model_name,
+        "parent": None,
+        "max_model_len": service.llm.max_context_len,
+    }

@@ -1,0 +1,111 @@
+"""Answers that come piece by piece: server-sent events, which end properly whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .errors import ApiError, as_api_error
+from .json_text import to_json
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ClientDisconnectedError(Exception):
+    """Nobody is there any more to take the answer."""
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + to_json(data) + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they come. When the client is gone the iterator is closed at once.
+
+    Args:
+        events: yields whole events, their last one too; closing it must free what it holds.
+        end_of_error: the events that end the stream if `events` raises.
+        request_id: of this HTTP request, for the log.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        end_of_error: Callable[[ApiError], Iterable[bytes]],
+        request_id: str,
+    ) -> None:
+        self._events = events
+        self._end_of_error = end_of_error
+        self._request_id = request_id
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnectedError, OSError):
+            await unless_disconnected(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in self._closing():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _closing(self) -> AsyncIterator[bytes]:
+        try:
+            async with aclosing(self._events) as events:  # type: ignore[type-var]
+                async for piece in events:
+                    yield piece
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            failure = as_api_error(error, self._request_id)
+            if failure.status == 500:
+                logger.error("request %s failed while it was streamed", self._request_id, exc_info=error)
+            for piece in self._end_of_error(failure):
+                yield piece
+
+
+async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled when the client goes away. The request's body must have been read.
+
+    Raises:
+        ClientDisconnectedError: it did.
+    """
+
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(wait_for_disconnect())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnectedError
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            if not task.done():
+                task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def answer_unless_disconnected(http: HttpRequest, work: Awaitable[T]) -> T:
+    """`unless_disconnected` for a handler of a route."""
+    return await unless_disconnected(http.receive, work)

@@ -1,0 +1,40 @@
+"""What every request passes before a route sees it."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from .conftest import Serve
+
+pytestmark = pytest.mark.model
+
+
+def test_models_are_listed(http: httpx2.Client) -> None:
+    answer = http.get("/v1/models")
+    assert answer.status_code == 200
+    assert [model["id"] for model in answer.json()["data"]] == ["smollm2"]
+    assert answer.headers["x-request-id"].startswith("req-")
+
+
+def test_an_unknown_path_is_a_json_error(http: httpx2.Client) -> None:
+    answer = http.get("/nothing")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "there is no /nothing here")
+
+
+def test_keys_are_asked_for_and_admin_paths_need_an_admin(serve: Serve) -> None:
+    server = serve(api_keys=("alice=one", "bob=two"), admin_api_keys=("boss",))
+    with httpx2.Client(base_url=server.url) as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/v1/models").status_code == 401
+        for headers in ({"authorization": "bearer one"}, {"x-api-key": "two"}):
+            assert client.get("/v1/models", headers=headers).status_code == 200
+            assert client.get("/metrics", headers=headers).status_code == 403
+        assert client.get("/metrics", headers={"x-api-key": "boss"}).status_code != 403
+
+
+def test_large_bodies_and_headers_are_refused(serve: Serve) -> None:
+    server = serve(max_body_bytes=100, max_header_bytes=2000)
+    with httpx2.Client(base_url=server.url) as client:
+        assert client.post("/v1/models", content=b"x" * 101).status_code == 413
+        assert client.get("/v1/models", headers={"x-big": "x" * 1900}).status_code in (400, 431)
