@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
@@ -27,6 +27,8 @@ from ..request import Request
 from .admission import Admission, Place
 from .config import ServerConfig
 from .errors import ApiError, as_api_error
+from .live_names import LiveNames, NamedRequests
+from .profile import Profile
 
 T = TypeVar("T")
 Finished = Callable[[RequestOutput], None]
@@ -63,9 +65,12 @@ class LiveRequests:
         is_expired: it ran into the server's time limit, and was cancelled for that.
     """
 
-    def __init__(self, handles: list[RequestHandle], place: Place, timeout_s: float | None) -> None:
+    def __init__(
+        self, handles: list[RequestHandle], place: Place, timeout_s: float | None, *, is_joint: bool = True
+    ) -> None:
         self.handles = handles
         self.is_expired = False
+        self._is_joint = is_joint
         self._place = place
         self._timeout_s = timeout_s
         self._num_running = len(handles)
@@ -74,6 +79,10 @@ class LiveRequests:
         self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._timer = None if timeout_s is None else loop.call_later(timeout_s, self._expire)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._num_running == 0
 
     async def outputs(self) -> list[RequestOutput]:
         """All of them, in order, once they have ended; failures inside (see `raise_failure`)."""
@@ -106,17 +115,18 @@ class LiveRequests:
 
     async def chunks(self) -> AsyncIterator[tuple[int, OutputChunk]]:
         """What every step adds: the index of the prompt, and the chunk. Only for requests that were submitted to be
-        streamed. The last chunk of each has its output, and no failure.
+        streamed. The last chunk of each has its output, which holds no failure if the requests are joint.
 
         Raises:
-            ApiError: one failed.
+            ApiError: one failed of requests that are joint.
         """
         num_open = len(self.handles)
         while num_open:
             idx, chunk = await self._chunks.get()
             if chunk.output is not None:
                 num_open -= 1
-                self.raise_failure(chunk.output)
+                if self._is_joint:
+                    self.raise_failure(chunk.output)
             yield idx, chunk
 
     def abort(self) -> None:
@@ -129,7 +139,7 @@ class LiveRequests:
         if chunk.output is not None:
             self._outputs[idx] = chunk.output
             self._num_running -= 1
-            if chunk.output.error is not None:
+            if chunk.output.error is not None and self._is_joint:
                 self.abort()
             if self._num_running == 0:
                 self._end()
@@ -161,6 +171,7 @@ class EngineService:
         llm: the model and its engine.
         admission: who may come in, and how many are.
         finished: called on the loop with every output, in good and in bad; for metrics.
+        profile: the one that is being written, if there is one.
     """
 
     def __init__(self, llm: LLM, config: ServerConfig) -> None:
@@ -169,10 +180,11 @@ class EngineService:
         self.served_model_names = config.served_model_names or (llm.model_name,)
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []
+        self.profile: Profile | None = None
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
         self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
         self._bridge: ChunkBridge | None = None
-        self._live: dict[tuple[str, str], LiveRequests] = {}
+        self._names = LiveNames()
 
     def start(self) -> None:
         """Take the running event loop for everything from now on."""
@@ -194,7 +206,8 @@ class EngineService:
         *,
         is_streamed: bool = False,
         is_constrained: bool = False,
-        name: tuple[str, str] | None = None,
+        is_joint: bool = True,
+        name: tuple[str, str | Sequence[str] | None] | None = None,
     ) -> LiveRequests:
         """Take a place, make the requests, and queue them. Use what it returns as `async with`.
 
@@ -203,19 +216,36 @@ class EngineService:
             num_sequences: how many samples they will be, all together.
             is_streamed: chunks are wanted, not only the outputs.
             is_constrained: there is a grammar to compile, which may take a second: it must not hold up others.
-            name: tenant and id under which `abort` finds it.
+            is_joint: one that fails cancels the others, and is the failure of all.
+            name: tenant and id under which `abort` finds it, already while it is made; or an id for each prompt. None
+                for the id: only who aborts all of the tenant's finds it.
 
         Raises:
             ApiError: 429 or 503, there is no place; 400, a request is refused; 409, the name is in use.
         """
         assert self._bridge is not None, "start() comes first"
-        if name is not None and name in self._live:
-            raise ApiError(409, f"rid={name[1]!r} is in use by a request that still runs", param="rid")
-        place = self.admission.take(num_sequences)
-        pool = self._compilers if is_constrained else self._workers
+        named = self._names.take(*name) if name is not None else None
+        try:
+            place = self.admission.take(num_sequences)
+            handles = await self._queued(make, place, self._compilers if is_constrained else self._workers)
+        except BaseException:
+            if named is not None:
+                named.free()
+            raise
+        live = LiveRequests(handles, place, self.config.request_timeout_s, is_joint=is_joint)
+        if named is not None:
+            named.bind(handles)
+        for idx, handle in enumerate(handles):
+            self._follow(live, idx, handle, named, is_streamed=is_streamed)
+        return live
+
+    async def _queued(
+        self, make: Callable[[], list[Request]], place: Place, pool: ThreadPoolExecutor
+    ) -> list[RequestHandle]:
+        """The requests, made and queued by a worker. The place is free again if they are not."""
         queued = asyncio.get_running_loop().run_in_executor(pool, lambda: self.llm.submit_requests(make()))
         try:
-            handles = await asyncio.shield(queued)
+            return await asyncio.shield(queued)
         except asyncio.CancelledError:
             queued.add_done_callback(lambda done: _give_up(done, place))
             raise
@@ -224,26 +254,13 @@ class EngineService:
             if isinstance(error, Exception):
                 raise as_api_error(error, "?") from error
             raise
-        live = LiveRequests(handles, place, self.config.request_timeout_s)
-        if name is not None:
-            self._live[name] = live
-        for idx, handle in enumerate(handles):
-            self._follow(live, idx, handle, name, is_streamed=is_streamed)
-        return live
 
     def abort(self, tenant: str, request_id: str | None) -> int:
         """Cancel the request of this name, or all of the tenant's. Returns how many there were."""
-        found = [
-            live
-            for (owner, name), live in self._live.items()
-            if owner == tenant and (request_id is None or name == request_id)
-        ]
-        for live in found:
-            live.abort()
-        return len(found)
+        return self._names.abort(tenant, request_id)
 
     def _follow(
-        self, live: LiveRequests, idx: int, handle: RequestHandle, name: tuple[str, str] | None, *, is_streamed: bool
+        self, live: LiveRequests, idx: int, handle: RequestHandle, named: NamedRequests | None, *, is_streamed: bool
     ) -> None:
         bridge = self._bridge
         assert bridge is not None
@@ -252,9 +269,9 @@ class EngineService:
             if chunk.output is not None:
                 for listener in self.finished:
                     listener(chunk.output)
-                if name is not None and live._num_running == 1:
-                    self._live.pop(name, None)
             live.take(idx, chunk)
+            if named is not None and live.has_ended:
+                named.free()
 
         def on_chunk(chunk: OutputChunk) -> None:
             if is_streamed or chunk.output is not None:
