@@ -16,6 +16,10 @@ from .errors import ApiError
 from .health import router as health_router
 from .metrics import ServerMetrics
 from .metrics import router as metrics_router
+from .native.control import router as control_router
+from .native.generate import router as generate_router
+from .native.info import router as info_router
+from .native.tokens import router as tokens_router
 from .openai.models import router as models_router
 from .service import EngineService
 
@@ -23,6 +27,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     health_router,
     metrics_router,
     models_router,
+    generate_router,
+    control_router,
+    info_router,
+    tokens_router,
 )
 """A new family of endpoints is one file and one line here."""
 

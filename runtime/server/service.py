@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
@@ -28,6 +28,8 @@ from ..request import Request
 from .admission import Admission, Place
 from .config import ServerConfig
 from .errors import ApiError, as_api_error
+from .live_names import LiveNames, NamedRequests
+from .profile import Profile
 
 T = TypeVar("T")
 Finished = Callable[[RequestOutput], None]
@@ -65,9 +67,12 @@ class LiveRequests:
         failure: what the server ended them with, such as the time limit. The engine, which may hang, is not waited for.
     """
 
-    def __init__(self, handles: list[RequestHandle], place: Place, timeout_s: float | None) -> None:
+    def __init__(
+        self, handles: list[RequestHandle], place: Place, timeout_s: float | None, *, is_joint: bool = True
+    ) -> None:
         self.handles = handles
         self.failure: ApiError | None = None
+        self._is_joint = is_joint
         self._place = place
         self._timeout_s = timeout_s
         self.num_running = len(handles)
@@ -109,10 +114,10 @@ class LiveRequests:
 
     async def chunks(self) -> AsyncIterator[tuple[int, OutputChunk]]:
         """What every step adds: the index of the prompt, and the chunk. Only for requests that were submitted to be
-        streamed. The last chunk of each has its output, and no failure.
+        streamed. The last chunk of each has its output, which holds no failure if the requests are joint.
 
         Raises:
-            ApiError: one failed.
+            ApiError: one failed of requests that are joint.
         """
         num_open = len(self.handles)
         while num_open:
@@ -123,7 +128,8 @@ class LiveRequests:
             idx, chunk = next_chunk
             if chunk.output is not None:
                 num_open -= 1
-                self.raise_failure(chunk.output)
+                if self._is_joint:
+                    self.raise_failure(chunk.output)
             yield idx, chunk
 
     def abort(self) -> None:
@@ -136,7 +142,7 @@ class LiveRequests:
         if chunk.output is not None:
             self._outputs[idx] = chunk.output
             self.num_running -= 1
-            if chunk.output.error is not None:
+            if chunk.output.error is not None and self._is_joint:
                 self.abort()
             if self.num_running == 0:
                 self._end()
@@ -177,6 +183,7 @@ class EngineService:
         llm: the model and its engine.
         admission: who may come in, and how many are.
         finished: called on the loop with every output, in good and in bad; for metrics.
+        profile: the one that is being written, if there is one.
     """
 
     def __init__(self, llm: LLM, config: ServerConfig) -> None:
@@ -185,10 +192,11 @@ class EngineService:
         self.served_model_names = config.served_model_names or (llm.model_name,)
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []
+        self.profile: Profile | None = None
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
         self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
         self._bridge: ChunkBridge | None = None
-        self._live: dict[tuple[str, str], LiveRequests] = {}
+        self._names = LiveNames()
         self._running: set[LiveRequests] = set()
 
     def start(self) -> None:
@@ -238,7 +246,8 @@ class EngineService:
         *,
         is_streamed: bool = False,
         is_constrained: bool = False,
-        name: tuple[str, str] | None = None,
+        is_joint: bool = True,
+        name: tuple[str, str | Sequence[str] | None] | None = None,
     ) -> LiveRequests:
         """Take a place, make the requests, and queue them. Use what it returns as `async with`.
 
@@ -247,7 +256,9 @@ class EngineService:
             num_sequences: how many samples they will be, all together.
             is_streamed: chunks are wanted, not only the outputs.
             is_constrained: there is a grammar to compile, which may take a second: it must not hold up others.
-            name: tenant and id under which `abort` finds it.
+            is_joint: one that fails cancels the others, and is the failure of all.
+            name: tenant and id under which `abort` finds it, already while it is made; or an id for each prompt. None
+                for the id: only who aborts all of the tenant's finds it.
 
         Raises:
             ApiError: 429 or 503, there is no place, or the engine is not well; 400, a request is refused; 409, the name
@@ -255,13 +266,29 @@ class EngineService:
         """
         assert self._bridge is not None, "start() comes first"
         self._check_engine()
-        if name is not None and name in self._live:
-            raise ApiError(409, f"rid={name[1]!r} is in use by a request that still runs", param="rid")
-        place = self.admission.take(num_sequences)
-        pool = self._compilers if is_constrained else self._workers
+        named = self._names.take(*name) if name is not None else None
+        try:
+            place = self.admission.take(num_sequences)
+            handles = await self._queued(make, place, self._compilers if is_constrained else self._workers)
+        except BaseException:
+            if named is not None:
+                named.free()
+            raise
+        live = LiveRequests(handles, place, self.config.request_timeout_s, is_joint=is_joint)
+        self._running.add(live)
+        if named is not None:
+            named.bind(handles)
+        for idx, handle in enumerate(handles):
+            self._follow(live, idx, handle, named, is_streamed=is_streamed)
+        return live
+
+    async def _queued(
+        self, make: Callable[[], list[Request]], place: Place, pool: ThreadPoolExecutor
+    ) -> list[RequestHandle]:
+        """The requests, made and queued by a worker. The place is free again if they are not."""
         queued = asyncio.get_running_loop().run_in_executor(pool, lambda: self.llm.submit_requests(make()))
         try:
-            handles = await asyncio.shield(queued)
+            return await asyncio.shield(queued)
         except asyncio.CancelledError:
             queued.add_done_callback(lambda done: _give_up(done, place))
             raise
@@ -270,13 +297,6 @@ class EngineService:
             if isinstance(error, Exception):
                 raise as_api_error(error, "?") from error
             raise
-        live = LiveRequests(handles, place, self.config.request_timeout_s)
-        self._running.add(live)
-        if name is not None:
-            self._live[name] = live
-        for idx, handle in enumerate(handles):
-            self._follow(live, idx, handle, name, is_streamed=is_streamed)
-        return live
 
     def end_all(self, failure: ApiError) -> int:
         """On the loop: end every request now, with this as its answer. Returns how many there were."""
@@ -304,17 +324,10 @@ class EngineService:
 
     def abort(self, tenant: str, request_id: str | None) -> int:
         """Cancel the request of this name, or all of the tenant's. Returns how many there were."""
-        found = [
-            live
-            for (owner, name), live in self._live.items()
-            if owner == tenant and (request_id is None or name == request_id)
-        ]
-        for live in found:
-            live.abort()
-        return len(found)
+        return self._names.abort(tenant, request_id)
 
     def _follow(
-        self, live: LiveRequests, idx: int, handle: RequestHandle, name: tuple[str, str] | None, *, is_streamed: bool
+        self, live: LiveRequests, idx: int, handle: RequestHandle, named: NamedRequests | None, *, is_streamed: bool
     ) -> None:
         bridge = self._bridge
         assert bridge is not None
@@ -323,11 +336,11 @@ class EngineService:
             if chunk.output is not None:
                 for listener in self.finished:
                     listener(chunk.output)
-                if name is not None and live.num_running == 1:
-                    self._live.pop(name, None)
             live.take(idx, chunk)
             if live.num_running == 0:
                 self._running.discard(live)
+                if named is not None:
+                    named.free()
 
         def on_chunk(chunk: OutputChunk) -> None:
             if is_streamed or chunk.output is not None:

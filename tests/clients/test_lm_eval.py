@@ -76,7 +76,9 @@ def direct(llm: LLM, context: str, continuation: str) -> tuple[float, bool]:
     """The log-likelihood of a continuation, and whether the model would have written it by itself."""
     context_len = len(llm.tokenizer.encode(context))
     token_ids = llm.tokenizer.encode(context + continuation)
-    (output,) = llm.generate({"prompt_token_ids": token_ids}, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1))
+    (output,) = llm.generate(
+        {"prompt_token_ids": token_ids}, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1)
+    )
     assert output.prompt_logprobs is not None
     entries = [entry for entry in output.prompt_logprobs[context_len:] if entry is not None]
     logprobs = [entry[token_id].logprob for entry, token_id in zip(entries, token_ids[context_len:], strict=True)]
@@ -119,5 +121,6 @@ def test_generated_answers_are_those_of_the_model(
         until = arguments["arg_1"]["until"]
         assert arguments["arg_0"].count("Question:") == 3
         params = SamplingParams(max_tokens=24, temperature=0.0, stop=until)
-        (output,) = uncached.generate({"prompt_token_ids": uncached.tokenizer.encode(arguments["arg_0"])}, params)
+        prompt = {"prompt_token_ids": uncached.tokenizer.encode(arguments["arg_0"])}
+        (output,) = uncached.generate(prompt, params)
         assert row["resps"] == [[output.outputs[0].text]]
