@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """They hold nothing that belongs to anybody, and are open without a key."""
 PUBLIC_PREFIXES = ("/assets/",)
-ADMIN_PATHS = frozenset({"/flush_cache", "/metrics"})
+ADMIN_PATHS = frozenset({"/flush_cache", "/metrics", "/start_profile", "/stop_profile", "/v1/loads", "/get_load"})
 ADMIN_PREFIXES = ("/live/",)
 """They act on, or tell of, what belongs to others."""
 
