@@ -34,9 +34,12 @@ def event(data: Any, name: str | None = None) -> bytes:
 class EventStream(Response):
     """Sends events as they come. When the client is gone the iterator is closed at once.
 
+    Nothing is sent before the first event is there: what `events` raises until then is an answer of its own, with the
+    status that it has. So a request is submitted inside of `events`, where leaving frees it whatever happens.
+
     Args:
-        events: yields whole events, their last one too; closing it must free what it holds.
-        end_of_error: the events that end the stream if `events` raises.
+        events: yields at least one event, each whole, their last one too; closing it must free what it holds.
+        end_of_error: the events that end the stream if `events` raises after its first.
         request_id: of this HTTP request, for the log.
     """
 
@@ -61,16 +64,18 @@ class EventStream(Response):
             await unless_disconnected(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for piece in self._closing():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async with aclosing(self._events) as events:  # type: ignore[type-var]
+            first = await anext(events)
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            async for piece in self._until_failure(events):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _closing(self) -> AsyncIterator[bytes]:
+    async def _until_failure(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         try:
-            async with aclosing(self._events) as events:  # type: ignore[type-var]
-                async for piece in events:
-                    yield piece
+            async for piece in events:
+                yield piece
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except Exception as error:
