@@ -15,12 +15,15 @@ from .border import Border, error_response
 from .errors import ApiError
 from .health import router as health_router
 from .openai.models import router as models_router
+from .openai.responses import router as responses_router
+from .openai.responses_store import ResponseStore
 from .service import EngineService
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
     models_router,
     messages_router,
+    responses_router,
 )
 """A new family of endpoints is one file and one line here."""
 
@@ -43,6 +46,7 @@ def build_app(service: EngineService) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
+    app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)

@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..chat.turns import OpenAIMessage, append_turn
 from ..errors import ApiError
 from .schema import Message
 
-OpenAIMessage = dict[str, Any]
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
@@ -40,19 +40,6 @@ def openai_messages(system: str | list[dict[str, Any]] | None, messages: Sequenc
         for turn in turns:
             append_turn(converted, turn)
     return converted
-
-
-def append_turn(turns: list[OpenAIMessage], turn: OpenAIMessage) -> None:
-    """Add a message; one of the same role as the last joins it, for many templates want the roles to alternate. Tool
-    results stay apart. Replaces the last of `turns`, mutates no message."""
-    last = turns[-1] if turns else None
-    if last is None or last["role"] != turn["role"] or turn["role"] == "tool":
-        turns.append(turn)
-        return
-    contents = [message["content"] for message in (last, turn) if message["content"]]
-    calls = [*last.get("tool_calls", ()), *turn.get("tool_calls", ())]
-    joined = {"role": turn["role"], "content": "\n".join(contents)}
-    turns[-1] = joined | ({"tool_calls": calls} if calls else {})
 
 
 def _user_turns(where: str, content: str | list[dict[str, Any]], names: Mapping[str, str]) -> Iterator[OpenAIMessage]:

@@ -36,7 +36,7 @@ class EngineFields(BaseModel):
     priority: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    def sampling_params(self, names: Mapping[str, str], **fields: Any) -> SamplingParams:
+    def sampling_params(self, names: Mapping[str, str], *, max_tokens: int | None, **fields: Any) -> SamplingParams:
         """Of the fields that were given, and of `fields`, of which None stands for the default as well.
 
         Args:
@@ -47,7 +47,8 @@ class EngineFields(BaseModel):
         """
         given = {name: getattr(self, name) for name in _SAMPLING_FIELDS} | fields
         try:
-            return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+            chosen = {name: value for name, value in given.items() if value is not None}
+            return SamplingParams(max_tokens=max_tokens, **chosen)
         except InvalidSamplingParamsError as error:
             name, separator, rest = str(error).partition("=")
             called = names.get(name, name)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ramet.runtime.server.anthropic.conversation import append_turn, openai_messages
+from ramet.runtime.server.anthropic.conversation import openai_messages
 from ramet.runtime.server.anthropic.schema import Message
+from ramet.runtime.server.chat.turns import append_turn
 from ramet.runtime.server.errors import ApiError
 
 
