@@ -60,6 +60,9 @@ async def _on_invalid_body(http: Request, error: Exception) -> Response:
     """A field has a value that it may not have."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
+        return error_response(http.url.path, ApiError(400, message), http.state.request_id)
     field = "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in _path(first["loc"], first["type"], error.body)
     ).lstrip(".")
