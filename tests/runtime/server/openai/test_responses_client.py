@@ -48,23 +48,28 @@ def client(server: BackgroundServer) -> Iterator[openai.OpenAI]:
 
 
 def ask(client: openai.OpenAI, **fields: Any) -> openai.types.responses.Response:
-    body: dict[str, Any] = {"model": "smollm2", "input": QUESTION, "max_output_tokens": 40, "temperature": 0.0}
+    body: dict[str, Any] = {"model": "smollm2", "input": QUESTION, "max_output_tokens": 16, "temperature": 0.0}
     response = client.responses.create(**body | fields)
     assert isinstance(response, openai.types.responses.Response)
     return response
 
 
 def test_a_response(client: openai.OpenAI) -> None:
-    response = ask(client, instructions="Answer briefly.", metadata={"a": "b"})
+    response = ask(client, metadata={"a": "b"})
     assert "Paris" in response.output_text
     assert (response.status, response.model, response.metadata) == ("completed", "smollm2", {"a": "b"})
     assert response.usage is not None
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+
+
+def test_instructions_and_items(client: openai.OpenAI) -> None:
     as_items = [
-        {"role": "developer", "content": [{"type": "input_text", "text": "Answer briefly."}]},
+        {"role": "system", "content": [{"type": "input_text", "text": "Answer briefly."}]},
         {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
     ]
-    assert ask(client, input=as_items).output_text
+    instructed = ask(client, instructions="Answer briefly.")
+    assert instructed.output_text == ask(client, input=as_items).output_text
+    assert instructed.output_text != ask(client).output_text
 
 
 def test_a_response_that_was_cut_off_is_incomplete(client: openai.OpenAI) -> None:
@@ -85,7 +90,7 @@ def test_cached_tokens_are_told(client: openai.OpenAI) -> None:
 
 def test_a_stream_says_what_a_response_says(client: openai.OpenAI) -> None:
     whole = ask(client)
-    with client.responses.stream(model="smollm2", input=QUESTION, max_output_tokens=40, temperature=0.0) as stream:
+    with client.responses.stream(model="smollm2", input=QUESTION, max_output_tokens=16, temperature=0.0) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         final = stream.get_final_response()
     assert len(deltas) > 1
@@ -120,7 +125,9 @@ def test_any_json_object(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
 def test_a_function_is_called_and_answered(client: openai.OpenAI, choice: Any) -> None:
     given: list[Any] = [{"role": "user", "content": "How is the weather in Paris?"}]
-    called = ask(client, input=given, tools=[WEATHER], tool_choice=choice, max_output_tokens=100)
+    called = ask(
+        client, input=given, tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False, max_output_tokens=100
+    )
     (call,) = called.output
     assert call.type == "function_call"
     assert (call.name, called.status) == ("get_weather", "completed")
@@ -137,6 +144,7 @@ def test_a_call_is_streamed(client: openai.OpenAI) -> None:
         input="How is the weather in Rome?",
         tools=[WEATHER],  # type: ignore[list-item]
         tool_choice="required",
+        parallel_tool_calls=False,
         max_output_tokens=100,
         temperature=0.0,
     ) as stream:
@@ -200,7 +208,7 @@ def test_async_clients(server: BackgroundServer, client: openai.OpenAI) -> None:
 
             async def one() -> str:
                 async with many.responses.stream(
-                    model="smollm2", input=QUESTION, temperature=0.0, max_output_tokens=40
+                    model="smollm2", input=QUESTION, temperature=0.0, max_output_tokens=16
                 ) as stream:
                     return (await stream.get_final_response()).output_text
 
