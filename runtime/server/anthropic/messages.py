@@ -57,7 +57,7 @@ async def _streamed(
     service: EngineService, tenant: Tenant, ask: ChatAsk, events: MessageEvents
 ) -> AsyncIterator[bytes]:
     async with await start_chat(service, tenant, ask) as run:
-        yield events.start(0)
+        yield events.start(run.num_prompt_tokens)
         async for happened in run.events():
             for piece in events.of(happened):
                 yield piece
