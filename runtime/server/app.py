@@ -13,12 +13,17 @@ from starlette.responses import Response
 from .border import Border, error_response
 from .errors import ApiError
 from .health import router as health_router
+from .live.collector import LiveCollector
+from .live.routes import router as live_router
 from .openai.models import router as models_router
 from .service import EngineService
+from .web.routes import router as web_router
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
     models_router,
+    live_router,
+    web_router,
 )
 """A new family of endpoints is one file and one line here."""
 
@@ -26,10 +31,13 @@ ROUTERS: tuple[APIRouter, ...] = (
 def build_app(service: EngineService) -> FastAPI:
     """The application over an engine. It takes the loop it is started on for its own."""
 
+    live = LiveCollector(service)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
+        await live.close()
         service.close()
 
     app = FastAPI(
@@ -41,6 +49,7 @@ def build_app(service: EngineService) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
+    app.state.live = live
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)

@@ -53,7 +53,6 @@ class EventStream(Response):
         self._request_id = request_id
         self.status_code = 200
         self.background = None
-        self.body = b""
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
