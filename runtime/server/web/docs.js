@@ -5,6 +5,7 @@ import {apiKey, asCurl, headersOf} from './api.js';
 import {exampleOf, limitsText, objectWithin, resolved, typeText} from './schema.js';
 
 const METHODS = ['get', 'post', 'put', 'patch', 'delete'];
+const TAG_NAMES = {openai: 'OpenAI', anthropic: 'Anthropic', native: 'SGLang and ramet', health: 'Health', live: 'Live view', other: 'Other'};
 const MAX_DEPTH = 5;
 const MAX_SHOWN_CHARS = 20000;
 
@@ -57,18 +58,20 @@ const methodMark = (method) => el('span', {class: `method ${method}`}, method.to
 
 function build() {
   const tags = operationsByTag();
-  fill(byId('contents'), ...[...tags].map(([tag, operations]) => el('section', {'data-group': tag}, el('h2', {}, tag),
+  fill(byId('contents'), ...[...tags].map(([tag, operations]) => el('section', {'data-group': tag}, el('h2', {}, TAG_NAMES[tag] || tag),
     ...operations.map((operation) => el('a', {href: `#${anchor(operation)}`, 'data-words': words(operation)}, methodMark(operation.method), el('span', {}, operation.path))))));
-  fill(byId('list'), ...[...tags].map(([tag, operations]) => el('section', {'data-group': tag}, el('h2', {class: 'tag-title'}, tag),
+  fill(byId('list'), ...[...tags].map(([tag, operations]) => el('section', {'data-group': tag}, el('h2', {class: 'tag-title'}, TAG_NAMES[tag] || tag),
     ...operations.map(operationElement))));
 }
 
 const words = ({path, method, summary = '', description = '', parameters, tags = []}) =>
   [path, method, summary, description, ...tags, ...parameters.map(({name}) => name)].join(' ').toLowerCase();
 
+const firstSentence = ({description, summary}) => (description ? description.split(/(?<=\.)\s/)[0] : summary || '');
+
 function operationElement(operation) {
   const details = el('details', {class: 'operation', id: anchor(operation), 'data-words': words(operation)},
-    el('summary', {}, methodMark(operation.method), el('code', {}, operation.path), el('span', {class: 'muted'}, operation.summary || '')));
+    el('summary', {}, methodMark(operation.method), el('code', {}, operation.path), el('span', {class: 'muted'}, firstSentence(operation))));
   details.addEventListener('toggle', () => {
     if (details.open && details.childElementCount === 1) details.append(operationBody(operation));
   });
@@ -83,8 +86,8 @@ function operationBody(operation) {
   if (operation.parameters.length) body.append(el('h3', {}, 'Parameters'), parameterList(operation.parameters));
   if (schema) body.append(el('h3', {}, 'Body'), fieldList(schema, 0));
   body.append(tryElement(operation, schema));
-  const answers = Object.entries(operation.responses || {});
-  body.append(el('h3', {}, 'Answers'), el('ul', {class: 'schema'}, ...answers.map(([status, answer]) => el('li', {},
+  const answers = Object.entries(operation.responses || {}).filter(([, answer]) => answer.description !== 'Successful Response');
+  if (answers.length) body.append(el('h3', {}, 'Answers'), el('ul', {class: 'schema'}, ...answers.map(([status, answer]) => el('li', {},
     el('span', {class: 'name'}, status), ' ', el('span', {class: 'muted'}, resolved(answer, api).description || '')))));
   return body;
 }

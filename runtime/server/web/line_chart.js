@@ -3,7 +3,7 @@
 import {el, fill, setText} from './dom.js';
 import {begin, colour, grid, niceCeiling, yOf} from './canvas.js';
 
-const SPAN_S = 300;
+const [LEAST_SPAN_S, MOST_SPAN_S] = [60, 300];
 const TABLE_ROWS = 30;
 
 export class LineChart {
@@ -56,7 +56,9 @@ export class LineChart {
     const highest = Math.max(0, ...this.#points.flatMap((point) => this.#lines.map(([name]) => point[name] ?? 0)));
     const top = this.#top || niceCeiling(highest);
     const left = grid(context, width, height, top, this.#format);
-    const x = (time) => width - 2 - ((end - time) / SPAN_S) * (width - left - 2);
+    const age = end - (this.#points[0]?.time ?? end);
+    const span = Math.min(MOST_SPAN_S, Math.max(LEAST_SPAN_S, age));
+    const x = (time) => width - 2 - ((end - time) / span) * (width - left - 2);
     for (const [name, , tint] of this.#lines) {
       context.strokeStyle = context.fillStyle = colour(tint);
       context.lineWidth = 1.6;
@@ -71,6 +73,10 @@ export class LineChart {
       }
       context.stroke();
     }
+    context.fillStyle = colour('--muted');
+    context.textAlign = 'left';
+    context.textBaseline = 'top';
+    if (this.#points.length) context.fillText(span < 120 ? `${Math.round(span)} s ago` : `${Math.round(span / 60)} min ago`, left + 3, height - 21);
   }
 
   #fillTable() {

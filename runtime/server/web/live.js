@@ -12,7 +12,7 @@ import {TreeView} from './live_tree.js';
 
 const FIGURES = [
   ['engine', 'engine'], ['running', 'running'], ['waiting', 'waiting'], ['rate', 'tokens/s written'],
-  ['hit_rate', 'prompt tokens from the cache'], ['memory', 'KV blocks in use'], ['finished', 'requests finished'],
+  ['hit_rate', 'cache hit rate'], ['memory', 'KV blocks in use'], ['finished', 'requests finished'],
   ['failed', 'failed, aborted'], ['preemptions', 'preemptions'], ['rejected', 'turned away'],
 ];
 
@@ -83,7 +83,7 @@ export class LiveView {
     }
     this.#isBuilt = false;
     const needsKey = [401, 403].includes(failure.status);
-    fill(this.#root, el('div', {class: 'locked'},
+    fill(this.#root, el('div', {class: 'needs-key'},
       el('h1', {}, needsKey ? 'The live view is for admins' : 'Live'),
       needsKey ? el('p', {}, 'It shows the texts, requests and cache of everybody who uses this server. It needs one of its admin keys: one that was given as ', el('code', {}, '--admin-api-key'), ', or the only API key there is.') : null,
       failureBox(failure, {retry: needsKey ? null : () => this.restart(), askKey: null}),
