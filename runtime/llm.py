@@ -7,9 +7,10 @@ import itertools
 import secrets
 import weakref
 from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import torch
 from tqdm import tqdm
@@ -36,6 +37,8 @@ from .runner_spec import RunnerSpec
 from .tokenizer import load_tokenizer
 from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
+
+T = TypeVar("T")
 
 GPU_BATCHED_TOKENS = 4096
 """Tokens in a step that keep a large GPU's matrix units busy. A CPU's are at a few hundred."""
@@ -244,6 +247,10 @@ class LLM:
     def end_program(self, run_id: Hashable) -> None:
         """No request of this run of a program will come any more: forget it. Returns at once."""
         self.tell_programs(lambda programs: programs.end(run_id))
+
+    def ask_engine(self, question: Callable[[Engine], T]) -> Future[T]:
+        """Have a look at the engine taken on its thread between two steps. EngineStoppedError: it has ended."""
+        return self._loop.ask(question)
 
     def new_request_id(self) -> str:
         """An id that no request has, whatever ids others choose."""

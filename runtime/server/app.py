@@ -21,10 +21,13 @@ from .native.control import router as control_router
 from .native.generate import router as generate_router
 from .native.info import router as info_router
 from .native.tokens import router as tokens_router
+from .live.collector import LiveCollector
+from .live.routes import router as live_router
 from .openai.models import router as models_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
 from .service import EngineService
+from .web.routes import router as web_router
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
@@ -36,6 +39,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     tokens_router,
     messages_router,
     responses_router,
+    live_router,
+    web_router,
 )
 """A new family of endpoints is one file and one line here."""
 
@@ -43,10 +48,13 @@ ROUTERS: tuple[APIRouter, ...] = (
 def build_app(service: EngineService) -> FastAPI:
     """The application over an engine. It takes the loop it is started on for its own."""
 
+    live = LiveCollector(service)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
+        await live.close()
         service.close()
 
     app = FastAPI(
@@ -61,6 +69,7 @@ def build_app(service: EngineService) -> FastAPI:
     app.state.metrics = metrics = ServerMetrics(service)
     service.finished.append(metrics.note_output)
     app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
+    app.state.live = live
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
