@@ -15,14 +15,14 @@ from .anthropic.messages import router as messages_router
 from .border import Border, error_response
 from .errors import ApiError
 from .health import router as health_router
+from .live.collector import LiveCollector
+from .live.routes import router as live_router
 from .metrics import ServerMetrics
 from .metrics import router as metrics_router
 from .native.control import router as control_router
 from .native.generate import router as generate_router
 from .native.info import router as info_router
 from .native.tokens import router as tokens_router
-from .live.collector import LiveCollector
-from .live.routes import router as live_router
 from .openai.models import router as models_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
