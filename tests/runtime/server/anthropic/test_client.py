@@ -212,6 +212,8 @@ def test_async_clients(server: BackgroundServer, client: anthropic.Anthropic) ->
         ({"extra_body": {"top_p": 7}}, "top_p=7"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\[0\].type='web_search_20250305'"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tools": [WEATHER, WEATHER]}, r"tools\[1\].name='get_weather' is the name of another"),
+        ({"messages": [{"role": "user", "content": "word " * 9000}]}, "[0-9]+ tokens"),
         ({"stop_sequences": [1]}, r"stop_sequences\[0\]: "),
     ],
 )
