@@ -60,6 +60,7 @@ def chat_ask(body: ResponsesBody, messages: Sequence[OpenAIMessage]) -> ChatAsk:
         template_options=body.chat_template_kwargs,
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
+        rid=body.rid or None,
         is_streamed=bool(body.stream),
     )
 

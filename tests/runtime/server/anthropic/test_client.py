@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -197,6 +199,24 @@ def test_async_clients(server: BackgroundServer, client: anthropic.Anthropic) ->
             return await asyncio.gather(*(one() for _ in range(4)))
 
     assert set(asyncio.run(run())) == {text_of(ask(client))}
+
+
+def test_models_are_listed(client: anthropic.Anthropic) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.type, model.created_at.tzinfo) == ("smollm2", "model", datetime.UTC)
+    assert client.models.retrieve("smollm2") == model
+
+
+def test_a_client_that_leaves_frees_everything(client: anthropic.Anthropic, server: BackgroundServer) -> None:
+    with client.messages.stream(
+        model="smollm2", max_tokens=2000, messages=QUESTION, extra_body={"ignore_eos": True}
+    ) as stream:
+        next(iter(stream.text_stream))
+        assert server.service.admission.num_live == 1
+    deadline = time.monotonic() + 30
+    while server.service.admission.num_live and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.service.admission.num_live == 0
 
 
 @pytest.mark.parametrize(
