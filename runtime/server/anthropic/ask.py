@@ -66,6 +66,7 @@ def _ask(body: CountTokensBody, sampling: SamplingParams, tool_choice: str, *, i
         priority=body.priority or 0,
         rid=body.rid or None,
         is_streamed=is_streamed,
+        is_cut_at_context=True,
     )
 
 
