@@ -63,7 +63,7 @@ def openai_body(error: ApiError) -> Body:
 def anthropic_body(error: ApiError) -> Body:
     """{"type": "error", "error": {"type", "message"}}"""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
-    kinds |= {429: "rate_limit_error", 503: "overloaded_error", 529: "overloaded_error"}
+    kinds |= {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 

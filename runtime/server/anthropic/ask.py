@@ -64,7 +64,9 @@ def _ask(body: CountTokensBody, sampling: SamplingParams, tool_choice: str, *, i
         template_options=body.chat_template_kwargs,
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
+        rid=body.rid or None,
         is_streamed=is_streamed,
+        is_cut_at_context=True,
     )
 
 

@@ -9,7 +9,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ..chat.ask import ChatAsk, ChatMessage
-from ..chat.run import count_prompt_tokens, start_chat
+from ..chat.run import ChatRun, count_prompt_tokens, start_chat
+from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..json_text import to_json
 from ..openai.models import check_model
@@ -21,6 +22,11 @@ from .ask import chat_ask, prompt_ask
 from .schema import CountTokensBody, MessagesBody
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
+_NAMES = {
+    r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    "response_format": "output_config.format",
+}
 
 
 @router.post("")
@@ -41,12 +47,19 @@ async def create_message(
 async def count_tokens(body: CountTokensBody, service: Service) -> Response:
     """How many tokens the prompt of such a message has."""
     check_model(service, body.model)
-    num_tokens = await count_prompt_tokens(service, prompt_ask(body))
+    ask = prompt_ask(body)
+    with in_words_of(_NAMES, "messages"):
+        num_tokens = await count_prompt_tokens(service, ask)
     return Response(to_json({"input_tokens": num_tokens}), media_type="application/json")
 
 
+async def _start(service: EngineService, tenant: Tenant, ask: ChatAsk) -> ChatRun:
+    with in_words_of(_NAMES, "messages"):
+        return await start_chat(service, tenant, ask)
+
+
 async def _whole(service: EngineService, tenant: Tenant, ask: ChatAsk, envelope: Envelope) -> bytes:
-    async with await start_chat(service, tenant, ask) as run:
+    async with await _start(service, tenant, ask) as run:
         messages, output = await run.messages()
     (message,) = messages
     assert isinstance(message, ChatMessage)
@@ -56,7 +69,7 @@ async def _whole(service: EngineService, tenant: Tenant, ask: ChatAsk, envelope:
 async def _streamed(
     service: EngineService, tenant: Tenant, ask: ChatAsk, events: MessageEvents
 ) -> AsyncIterator[bytes]:
-    async with await start_chat(service, tenant, ask) as run:
+    async with await _start(service, tenant, ask) as run:
         yield events.start(run.num_prompt_tokens)
         async for happened in run.events():
             for piece in events.of(happened):

@@ -13,7 +13,7 @@ from ..errors import ApiError
 
 _SAMPLING_FIELDS = (
     *("top_k", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
-    *("stop_token_ids", "ignore_eos", "on_incomplete"),
+    *("stop_token_ids", "ignore_eos", "on_incomplete", "regex", "ebnf", "choices"),
 )
 
 
@@ -32,8 +32,12 @@ class EngineFields(BaseModel):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     on_incomplete: OnIncomplete | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    choices: list[str] | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    rid: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def sampling_params(self, names: Mapping[str, str], *, max_tokens: int | None, **fields: Any) -> SamplingParams:

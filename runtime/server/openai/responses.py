@@ -11,8 +11,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ..chat.ask import ChatAsk
-from ..chat.run import start_chat
+from ..chat.run import ChatRun, start_chat
 from ..chat.turns import OpenAIMessage
+from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..errors import ApiError
 from ..json_text import to_json
@@ -28,6 +29,11 @@ from .responses_store import ResponseStore, StoredResponse
 from .responses_stream import ResponseEvents
 
 router = APIRouter(prefix="/v1/responses", tags=["openai"])
+_NAMES = {
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,14 @@ class _Turn:
     ask: ChatAsk
 
     async def whole(self) -> bytes:
-        async with await start_chat(self.service, self.tenant, self.ask) as run:
+        async with await self._start() as run:
             (message,), output = await run.messages()
         response = self.envelope.ended(message_items(message), message.end, output)
         self._keep(response)
         return to_json(response)
 
     async def streamed(self, events: ResponseEvents) -> AsyncIterator[bytes]:
-        async with await start_chat(self.service, self.tenant, self.ask) as run:
+        async with await self._start() as run:
             for piece in events.start():
                 yield piece
             async for happened in run.events():
@@ -58,6 +64,10 @@ class _Turn:
                     self._keep(events.ended)
                 for piece in pieces:
                     yield piece
+
+    async def _start(self) -> ChatRun:
+        with in_words_of(_NAMES, "input"):
+            return await start_chat(self.service, self.tenant, self.ask)
 
     def _keep(self, response: Json) -> None:
         if self.envelope.is_stored:

@@ -12,7 +12,9 @@ from .responses_input import joined_messages
 from .responses_schema import FunctionTool, ResponsesBody, TextFormat
 
 _NAMES = {"max_tokens": "max_output_tokens", "json_schema": "text.format.schema"}
+_LOGPROBS = "message.output_text.logprobs"
 _NOT_SERVED = {
+    "top_logprobs": "/v1/chat/completions tells logprobs",
     "background": "an answer is made while its client waits",
     "conversation": "conversations are not kept as such; go on from a previous_response_id",
     "prompt": "no prompts are kept here; write it into instructions and input",
@@ -27,6 +29,9 @@ def check_served(body: ResponsesBody) -> None:
     for name, instead in _NOT_SERVED.items():
         if getattr(body, name):
             raise ApiError(400, f"{name} is not served: {instead}", param=name)
+    if _LOGPROBS in (body.include or ()):
+        message = f"include={_LOGPROBS!r} is not served: {_NOT_SERVED['top_logprobs']}"
+        raise ApiError(400, message, param="include")
     if body.input is None or body.input == []:
         raise ApiError(400, "input is missing: give a text or a list of items", param="input")
 
@@ -60,6 +65,7 @@ def chat_ask(body: ResponsesBody, messages: Sequence[OpenAIMessage]) -> ChatAsk:
         template_options=body.chat_template_kwargs,
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
+        rid=body.rid or None,
         is_streamed=bool(body.stream),
     )
 

@@ -77,6 +77,8 @@ class ResponsesBody(EngineFields):
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = None
     background: bool | None = None
     conversation: Choice | None = None
     prompt: dict[str, Any] | None = None

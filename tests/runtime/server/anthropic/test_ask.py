@@ -30,13 +30,16 @@ def test_sampling_fields() -> None:
         ignore_eos=True,
         cache_salt="mine",
         priority=2,
+        rid="mine too",
+        regex="a+",
         stream=True,
         unknown="field",
     )
     sampling = ask.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (5, 0.5, 0.9, 7)
     assert (sampling.min_p, sampling.seed, sampling.stop, sampling.ignore_eos) == (0.1, 3, ("a", "b"), True)
-    assert (ask.cache_salt, ask.priority, ask.is_streamed, ask.continues_last) == ("mine", 2, True, False)
+    assert (ask.cache_salt, ask.priority, ask.rid, ask.is_streamed) == ("mine", 2, "mine too", True)
+    assert (sampling.regex, ask.continues_last) == ("a+", False)
 
 
 def test_defaults_are_those_of_sampling_params() -> None:
@@ -95,6 +98,11 @@ def test_tokens_are_counted_of_the_same_prompt() -> None:
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"seed": -1}, "seed"),
         ({"on_incomplete": "raise"}, "on_incomplete"),
+        ({"choices": []}, "choices"),
+        (
+            {"regex": "a", "output_config": {"format": {"type": "json_schema", "schema": {}}}},
+            "output_config.format.schema",
+        ),
         ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking.type"),
         ({"mcp_servers": [{"type": "url", "url": "http://x"}]}, "mcp_servers"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -11,6 +13,7 @@ import httpx2
 import pydantic
 import pytest
 
+from ramet import LLM
 from ramet.runtime.server.listener import BackgroundServer
 
 from ..conftest import Serve
@@ -82,6 +85,13 @@ def test_stop_reasons(client: anthropic.Anthropic) -> None:
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 3)
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "Paris")
     assert text_of(whole).startswith(text_of(stopped) + "Paris")
+
+
+def test_the_context_may_end_before_max_tokens(client: anthropic.Anthropic, smollm2: LLM) -> None:
+    """Clients ask for many tokens whatever the model's context is."""
+    messages: list[Any] = [{"role": "user", "content": "word " * 20}]
+    fields = {"messages": messages, "tools": [WEATHER], "extra_body": GREEDY | {"max_tokens": smollm2.max_context_len}}
+    assert ask(client, **fields | {"stop_sequences": ["."]}).stop_reason in ("stop_sequence", "end_turn")
 
 
 def test_an_answer_that_was_begun_is_continued(client: anthropic.Anthropic) -> None:
@@ -199,6 +209,24 @@ def test_async_clients(server: BackgroundServer, client: anthropic.Anthropic) ->
     assert set(asyncio.run(run())) == {text_of(ask(client))}
 
 
+def test_models_are_listed(client: anthropic.Anthropic) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.type, model.created_at.tzinfo) == ("smollm2", "model", datetime.UTC)
+    assert client.models.retrieve("smollm2") == model
+
+
+def test_a_client_that_leaves_frees_everything(client: anthropic.Anthropic, server: BackgroundServer) -> None:
+    with client.messages.stream(
+        model="smollm2", max_tokens=2000, messages=QUESTION, extra_body={"ignore_eos": True}
+    ) as stream:
+        next(iter(stream.text_stream))
+        assert server.service.admission.num_live == 1
+    deadline = time.monotonic() + 30
+    while server.service.admission.num_live and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.service.admission.num_live == 0
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
@@ -212,6 +240,8 @@ def test_async_clients(server: BackgroundServer, client: anthropic.Anthropic) ->
         ({"extra_body": {"top_p": 7}}, "top_p=7"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\[0\].type='web_search_20250305'"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tools": [WEATHER, WEATHER]}, r"tools\[1\].name='get_weather' is the name of another"),
+        ({"messages": [{"role": "user", "content": "word " * 9000}]}, "[0-9]+ tokens"),
         ({"stop_sequences": [1]}, r"stop_sequences\[0\]: "),
     ],
 )
@@ -248,3 +278,10 @@ def test_other_errors_are_the_clients_types(client: anthropic.Anthropic, serve: 
 def test_a_body_that_is_no_json_is_a_400(http: httpx2.Client) -> None:
     answer = http.post("/v1/messages", content=b"{", headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["type"]) == (400, "error")
+
+
+def test_an_answer_that_fills_the_context_says_so(serve: Serve) -> None:
+    with LLM("smollm2", num_blocks=4) as small, client_of(serve(small)) as client:
+        message = ask(client, max_tokens=1000, extra_body=GREEDY | {"ignore_eos": True})
+        assert message.stop_reason == "model_context_window_exceeded"
+        assert message.usage.input_tokens + message.usage.output_tokens == small.max_context_len

@@ -227,6 +227,7 @@ def test_async_clients(server: BackgroundServer, client: openai.OpenAI) -> None:
         ({"temperature": -1}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
         ({"background": True}, "background"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ],

@@ -140,6 +140,8 @@ def test_formats(text_format: dict[str, Any], schema: str | None) -> None:
         ({"input": []}, "input"),
         ({"input": [CALL]}, "input"),
         ({"background": True}, "background"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"include": ["file_search_call.results", "message.output_text.logprobs"]}, "include"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"temperature": 1e9}, "temperature"),
