@@ -2,7 +2,7 @@
 
 `RAMET_MODEL`, `RAMET_KERNELS`, `RAMET_NUM_THREADS` and `RAMET_KV_CACHE_MEMORY` give defaults; `RAMET_CACHE_DIR` is
 where converted tokenizers and compiled kernels are kept; `RAMET_CPU_ISA` and `CXX` say which build of the CPU kernels
-is taken and what compiles them.
+is taken and what compiles them; `RAMET_API_KEY` is a key of the server, which should not stand in a command line.
 """
 
 from __future__ import annotations
@@ -80,6 +80,11 @@ def default_num_threads() -> int:
     if value is not None:
         return value
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def api_keys_from_env() -> tuple[str, ...]:
+    """The keys in RAMET_API_KEY, with commas between them; () if there are none."""
+    return tuple(key.strip() for key in os.environ.get("RAMET_API_KEY", "").split(",") if key.strip())
 
 
 def kv_cache_memory_from_env() -> int | None:

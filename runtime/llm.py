@@ -22,7 +22,7 @@ from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
 from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
-from .engine_loop import EngineLoop, RequestHandle
+from .engine_loop import EngineLoop, EnginePulse, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
 from .metrics import EngineMetrics
 from .option_names import engine_config
@@ -253,6 +253,15 @@ class LLM:
     def metrics(self) -> EngineMetrics:
         """Counters and phase times so far."""
         return self._loop.call(lambda engine: engine.metrics.snapshot())
+
+    def tell(self, message: Callable[[Engine], None]) -> None:
+        """Have the engine's thread call a short function between two steps, after what was submitted before. Returns at
+        once; nothing happens if the engine was shut down."""
+        self._loop.tell(message)
+
+    def pulse(self) -> EnginePulse:
+        """Whether the engine is alive, and how long it has been at its step. Waits for nothing, even if that hangs."""
+        return self._loop.pulse()
 
     @contextmanager
     def trace(self, max_num_steps: int | None = None) -> Iterator[TraceRecorder]:

@@ -10,9 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from .answer_log import AnswerLog
 from .border import Border, error_response
 from .errors import ApiError
 from .health import router as health_router
+from .metrics import ServerMetrics
+from .metrics import router as metrics_router
 from .native.control import router as control_router
 from .native.generate import router as generate_router
 from .native.info import router as info_router
@@ -22,6 +25,7 @@ from .service import EngineService
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
+    metrics_router,
     models_router,
     generate_router,
     control_router,
@@ -49,12 +53,15 @@ def build_app(service: EngineService) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
+    app.state.metrics = metrics = ServerMetrics(service)
+    service.finished.append(metrics.note_output)
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_middleware(Border, config=service.config)
+    app.add_middleware(AnswerLog, metrics=metrics, is_logging=service.config.log_requests)
     return app
 
 

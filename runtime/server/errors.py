@@ -43,7 +43,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineStoppedError):
-        return ApiError(503, str(error), code="engine_stopped", retry_after_s=5.0)
+        message = "the engine has stopped, and the request with it; the server must be started anew"
+        return ApiError(503, message, code="engine_stopped", retry_after_s=5.0)
     if isinstance(error, RequestAbortedError):
         return ApiError(499, str(error), code="request_aborted")
     if isinstance(error, InvalidRequestError | ValueError):

@@ -18,8 +18,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
+from ..engine import Engine
 from ..engine_loop import RequestHandle
 from ..llm import LLM
 from ..outputs import OutputChunk, RequestOutput
@@ -62,31 +63,34 @@ class LiveRequests:
 
     Attributes:
         handles: one per prompt.
-        is_expired: it ran into the server's time limit, and was cancelled for that.
+        num_running: those the engine has not ended yet.
+        failure: what the server ended them with, such as the time limit. The engine, which may hang, is not waited for.
     """
 
     def __init__(
         self, handles: list[RequestHandle], place: Place, timeout_s: float | None, *, is_joint: bool = True
     ) -> None:
         self.handles = handles
-        self.is_expired = False
+        self.failure: ApiError | None = None
         self._is_joint = is_joint
         self._place = place
         self._timeout_s = timeout_s
-        self._num_running = len(handles)
-        self._chunks: asyncio.Queue[tuple[int, OutputChunk]] = asyncio.Queue()
+        self.num_running = len(handles)
+        self._chunks: asyncio.Queue[tuple[int, OutputChunk] | None] = asyncio.Queue()
         self._outputs: list[RequestOutput | None] = [None] * len(handles)
         self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._timer = None if timeout_s is None else loop.call_later(timeout_s, self._expire)
 
-    @property
-    def has_ended(self) -> bool:
-        return self._num_running == 0
-
     async def outputs(self) -> list[RequestOutput]:
-        """All of them, in order, once they have ended; failures inside (see `raise_failure`)."""
+        """All of them, in order, once they have ended; failures inside (see `raise_failure`).
+
+        Raises:
+            ApiError: the server has ended them.
+        """
         await self._ended.wait()
+        if self.failure is not None:
+            raise self.failure
         return [output for output in self._outputs if output is not None]
 
     async def succeeded(self) -> list[RequestOutput]:
@@ -105,13 +109,8 @@ class LiveRequests:
         Raises:
             ApiError: the request failed.
         """
-        if output.error is None:
-            return
-        if self.is_expired:
-            raise ApiError(
-                504, f"the request took more than {self._timeout_s:g} s, the limit of this server", code="timeout"
-            ) from output.error
-        raise as_api_error(output.error, output.request_id) from output.error
+        if output.error is not None:
+            raise self.failure or as_api_error(output.error, output.request_id) from output.error
 
     async def chunks(self) -> AsyncIterator[tuple[int, OutputChunk]]:
         """What every step adds: the index of the prompt, and the chunk. Only for requests that were submitted to be
@@ -122,7 +121,11 @@ class LiveRequests:
         """
         num_open = len(self.handles)
         while num_open:
-            idx, chunk = await self._chunks.get()
+            next_chunk = await self._chunks.get()
+            if self.failure is not None:
+                raise self.failure
+            assert next_chunk is not None
+            idx, chunk = next_chunk
             if chunk.output is not None:
                 num_open -= 1
                 if self._is_joint:
@@ -138,12 +141,21 @@ class LiveRequests:
         """On the loop: a chunk has come."""
         if chunk.output is not None:
             self._outputs[idx] = chunk.output
-            self._num_running -= 1
+            self.num_running -= 1
             if chunk.output.error is not None and self._is_joint:
                 self.abort()
-            if self._num_running == 0:
+            if self.num_running == 0:
                 self._end()
         self._chunks.put_nowait((idx, chunk))
+
+    def fail(self, failure: ApiError) -> None:
+        """On the loop: end them now, whatever the engine does; their place is free once it has let go of them. Nothing
+        happens if they have ended."""
+        if not self._ended.is_set():
+            self.failure = failure
+            self.abort()
+            self._ended.set()
+            self._chunks.put_nowait(None)
 
     def _end(self) -> None:
         self._place.free()
@@ -152,8 +164,8 @@ class LiveRequests:
         self._ended.set()
 
     def _expire(self) -> None:
-        self.is_expired = True
-        self.abort()
+        limit = f"the request took more than {self._timeout_s:g} s, the limit of this server"
+        self.fail(ApiError(504, limit, code="timeout"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,6 +197,7 @@ class EngineService:
         self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
         self._bridge: ChunkBridge | None = None
         self._names = LiveNames()
+        self._running: set[LiveRequests] = set()
 
     def start(self) -> None:
         """Take the running event loop for everything from now on."""
@@ -198,6 +211,33 @@ class EngineService:
     async def call(self, function: Callable[[], T]) -> T:
         """Run something that takes its time, such as tokenising, on a worker."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function)
+
+    def ask(self, question: Callable[[Engine], T]) -> asyncio.Future[T]:
+        """On the loop: have the engine answer between two steps. The future stays open as long as a step hangs, and for
+        ever if the engine has stopped; it has what `question` raises."""
+        bridge = self._bridge
+        assert bridge is not None, "start() comes first"
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(value: T | None, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(cast(T, value))
+
+        def put(engine: Engine) -> None:
+            value: T | None = None
+            failure: Exception | None = None
+            try:
+                value = question(engine)
+            except Exception as error:
+                failure = error
+            bridge.post(lambda: settle(value, failure))
+
+        self.llm.tell(put)
+        return answer
 
     async def submit(
         self,
@@ -221,9 +261,11 @@ class EngineService:
                 for the id: only who aborts all of the tenant's finds it.
 
         Raises:
-            ApiError: 429 or 503, there is no place; 400, a request is refused; 409, the name is in use.
+            ApiError: 429 or 503, there is no place, or the engine is not well; 400, a request is refused; 409, the name
+                is in use.
         """
         assert self._bridge is not None, "start() comes first"
+        self._check_engine()
         named = self._names.take(*name) if name is not None else None
         try:
             place = self.admission.take(num_sequences)
@@ -233,6 +275,7 @@ class EngineService:
                 named.free()
             raise
         live = LiveRequests(handles, place, self.config.request_timeout_s, is_joint=is_joint)
+        self._running.add(live)
         if named is not None:
             named.bind(handles)
         for idx, handle in enumerate(handles):
@@ -255,6 +298,30 @@ class EngineService:
                 raise as_api_error(error, "?") from error
             raise
 
+    def end_all(self, failure: ApiError) -> int:
+        """On the loop: end every request now, with this as its answer. Returns how many there were."""
+        running = [live for live in self._running if live.failure is None]
+        for live in running:
+            live.fail(failure)
+        return len(running)
+
+    def engine_fault(self) -> str | None:
+        """What is wrong with the engine, None if it is well. Waits for nothing."""
+        pulse = self.llm.pulse()
+        if not pulse.is_alive:
+            return "the engine has stopped; the server must be started anew"
+        if pulse.busy_seconds > self.config.step_timeout_s:
+            return (
+                f"the engine hangs: a step has been running for {pulse.busy_seconds:.0f} s, "
+                f"and none may take more than {self.config.step_timeout_s:g} s"
+            )
+        return None
+
+    def _check_engine(self) -> None:
+        fault = self.engine_fault()
+        if fault is not None:
+            raise ApiError(503, fault, code="engine_stopped", retry_after_s=5.0)
+
     def abort(self, tenant: str, request_id: str | None) -> int:
         """Cancel the request of this name, or all of the tenant's. Returns how many there were."""
         return self._names.abort(tenant, request_id)
@@ -270,8 +337,10 @@ class EngineService:
                 for listener in self.finished:
                     listener(chunk.output)
             live.take(idx, chunk)
-            if named is not None and live.has_ended:
-                named.free()
+            if live.num_running == 0:
+                self._running.discard(live)
+                if named is not None:
+                    named.free()
 
         def on_chunk(chunk: OutputChunk) -> None:
             if is_streamed or chunk.output is not None:

@@ -195,7 +195,7 @@ class GenerateJob:
         """A failure that is everybody's. Of several prompts one that fails has its own answer, as has one that its
         client has aborted."""
         is_own = self._num_prompts > 1 or isinstance(output.error, RequestAbortedError)
-        if live.is_expired or isinstance(output.error, EngineStoppedError) or not is_own:
+        if live.failure is not None or isinstance(output.error, EngineStoppedError) or not is_own:
             live.raise_failure(output)
 
     def _formatted(self, outputs: list[RequestOutput]) -> Answer | list[Answer]:
