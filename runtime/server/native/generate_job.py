@@ -37,6 +37,7 @@ class GenerateJob:
 
     Attributes:
         is_streamed: answers are wanted as they come.
+        num_samples: over all prompts.
 
     Raises:
         ApiError: there are more prompts or samples than the server takes, or a name is malformed.
@@ -51,7 +52,7 @@ class GenerateJob:
         check_flag("stream", self.is_streamed)
         self._num_prompts = self._count_prompts()
         params = one_each("sampling_params", self._fields.get("sampling_params"), self._num_prompts, Mapping | None)
-        self._num_samples = sum(self._count_samples(each or {}) for each in params)
+        self.num_samples = sum(self._count_samples(each or {}) for each in params)
         if "logprob_start_len" not in self._fields:  # a prompt that is only scored has no other logprobs than its own
             self._fields["logprob_start_len"] = [0 if _is_only_scored(each or {}) else -1 for each in params]
         self._is_constrained = any(each and any(each.get(name) for name in _CONSTRAINTS) for each in params)
@@ -66,7 +67,7 @@ class GenerateJob:
         """
         return await self._service.submit(
             self._make,
-            self._num_samples,
+            self.num_samples,
             is_streamed=self.is_streamed,
             is_constrained=self._is_constrained,
             is_joint=False,
