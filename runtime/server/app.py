@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from ..errors import InvalidConfigError
 from .answer_log import AnswerLog
 from .anthropic.messages import router as messages_router
 from .border import Border, error_response
@@ -43,18 +45,33 @@ ROUTERS: tuple[APIRouter, ...] = (
     web_router,
 )
 """A new family of endpoints is one file and one line here."""
+_GRPC_GRACE_SECONDS = 1.0
+"""For the last words of calls. When the application ends, what ran has been answered."""
 
 
 def build_app(service: EngineService) -> FastAPI:
-    """The application over an engine. It takes the loop it is started on for its own."""
+    """The application over an engine. It takes the loop it is started on for its own.
+
+    Raises:
+        InvalidConfigError: gRPC is wanted, and its packages are not there.
+    """
+    if service.config.grpc_port is not None and find_spec("grpc") is None:
+        raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
 
     live = LiveCollector(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
-        yield
-        await live.close()
+        async with AsyncExitStack() as stack:
+            if service.config.grpc_port is not None:
+                from .grpc.server import start_grpc
+
+                grpc_server = await start_grpc(service)
+                stack.push_async_callback(grpc_server.stop, _GRPC_GRACE_SECONDS)
+                service.grpc_port = grpc_server.port
+            yield
+            await live.close()
         service.close()
 
     app = FastAPI(

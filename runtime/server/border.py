@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -89,7 +89,7 @@ class Border:
         path = scope["path"]
         if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES) or scope["method"] == "OPTIONS":
             return None
-        tenant = self._tenants.find(_keys(scope["headers"]))
+        tenant = self._tenants.find(given_keys(scope["headers"]))
         if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
             raise ApiError(403, f"{path} is for admin keys only: it tells of all tenants", code="not_admin")
         return tenant
@@ -113,7 +113,7 @@ class Border:
         return receive_limited
 
 
-def _keys(headers: list[tuple[bytes, bytes]]) -> Iterator[str]:
+def given_keys(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
     """The API keys that a request brings: OpenAI's clients send one header, Anthropic's the other."""
     for name, value in headers:
         text = value.decode("latin-1").encode("latin-1").decode("utf-8", "surrogateescape").strip()

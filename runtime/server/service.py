@@ -184,6 +184,7 @@ class EngineService:
         admission: who may come in, and how many are.
         finished: called on the loop with every output, in good and in bad; for metrics.
         profile: the one that is being written, if there is one.
+        grpc_port: where gRPC listens, once it does.
     """
 
     def __init__(self, llm: LLM, config: ServerConfig) -> None:
@@ -193,6 +194,7 @@ class EngineService:
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []
         self.profile: Profile | None = None
+        self.grpc_port: int | None = None
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
         self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
         self._bridge: ChunkBridge | None = None

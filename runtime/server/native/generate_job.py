@@ -37,6 +37,7 @@ class GenerateJob:
 
     Attributes:
         is_streamed: answers are wanted as they come.
+        num_samples: over all prompts.
 
     Raises:
         ApiError: there are more prompts or samples than the server takes, or a name is malformed.
@@ -51,7 +52,9 @@ class GenerateJob:
         check_flag("stream", self.is_streamed)
         self._num_prompts = self._count_prompts()
         params = one_each("sampling_params", self._fields.get("sampling_params"), self._num_prompts, Mapping | None)
-        self._num_samples = sum(self._count_samples(each or {}) for each in params)
+        self.num_samples = sum(self._count_samples(each or {}) for each in params)
+        if "logprob_start_len" not in self._fields:  # a prompt that is only scored has no other logprobs than its own
+            self._fields["logprob_start_len"] = [0 if _is_only_scored(each or {}) else -1 for each in params]
         self._is_constrained = any(each and any(each.get(name) for name in _CONSTRAINTS) for each in params)
         self._rids = self._read_rids()
         self._ask: GenerateAsk | None = None
@@ -64,7 +67,7 @@ class GenerateJob:
         """
         return await self._service.submit(
             self._make,
-            self._num_samples,
+            self.num_samples,
             is_streamed=self.is_streamed,
             is_constrained=self._is_constrained,
             is_joint=False,
@@ -113,7 +116,7 @@ class GenerateJob:
             input_ids=fields.get("input_ids"),
             sampling_params=fields.get("sampling_params"),
             return_logprob=fields.get("return_logprob", False),
-            logprob_start_len=fields.get("logprob_start_len", -1),
+            logprob_start_len=fields["logprob_start_len"],
             top_logprobs_num=fields.get("top_logprobs_num", 0),
             return_text_in_logprobs=fields.get("return_text_in_logprobs", False),
             others={name: fields[name] for name in UNSUPPORTED if name in fields and name not in _OURS},
@@ -177,7 +180,7 @@ class GenerateJob:
             if isinstance(value, int) and value > most:
                 raise ApiError(400, f"{name}={value} is too many: this server takes at most {most}", param=name)
             count = max(count, value) if isinstance(value, int) else count
-        return 1 if params.get("max_new_tokens", 1) == 0 else count
+        return 1 if _is_only_scored(params) else count
 
     def _read_rids(self) -> str | list[str] | None:
         given = self._fields.get("rid")
@@ -230,6 +233,10 @@ class GenerateJob:
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
         return self._service.llm.tokenizer.decode(token_ids, skip_special_tokens=False, is_text_start=False)
+
+
+def _is_only_scored(params: Fields) -> bool:
+    return bool(params.get("max_new_tokens", 1) == 0)
 
 
 def _one_salt(salt: str | None, extra_key: str | None) -> str | None:

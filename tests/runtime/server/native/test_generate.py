@@ -114,6 +114,18 @@ def test_a_constraint_is_healed_if_asked_for(http: httpx2.Client) -> None:
     assert healed["text"] in ("s", "p")
 
 
+def test_a_prompt_that_is_only_scored_has_its_own_logprobs(http: httpx2.Client) -> None:
+    body = {"text": PROMPT, "sampling_params": {"max_new_tokens": 0}, "return_logprob": True}
+    unsaid, said, outputs = (
+        ask(http, **body, **start)["meta_info"]["input_token_logprobs"]
+        for start in ({}, {"logprob_start_len": 0}, {"logprob_start_len": -1})
+    )
+    assert unsaid == said
+    assert unsaid[0][0] is None
+    assert len(unsaid) == 5
+    assert outputs == []
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [
