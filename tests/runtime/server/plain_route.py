@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -41,20 +41,20 @@ async def plain(http: Request, ask: Ask, service: Service, caller: Caller, reque
             )
         ]
 
-    live = await service.submit(make, 1, is_streamed=ask.stream)
+    live = service.submit(make, 1, is_streamed=ask.stream)
     if ask.stream:
         return EventStream(_events(live), _end_of_error, request_id)
     return await answer_unless_disconnected(http, _answer(live))
 
 
-async def _answer(live: LiveRequests) -> Response:
-    async with live:
+async def _answer(submitting: Awaitable[LiveRequests]) -> Response:
+    async with await submitting as live:
         (output,) = await live.succeeded()
     return Response(to_json({"text": output.outputs[0].text}), media_type="application/json")
 
 
-async def _events(live: LiveRequests) -> AsyncIterator[bytes]:
-    async with live:
+async def _events(submitting: Awaitable[LiveRequests]) -> AsyncIterator[bytes]:
+    async with await submitting as live:
         async for _, chunk in live.chunks():
             yield event({"text": chunk.text})
         yield DONE
