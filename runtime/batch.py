@@ -66,6 +66,8 @@ class WaitReason(StrEnum):
     """A running sequence is just computing more of its prefix."""
     ROOM = "room"
     """The KV cache has too few blocks for it, or for those that run."""
+    LOADING = "loading"
+    """More of its prefix is being loaded from a tier behind the pool than one step may copy."""
     SEATS = "seats"
     """As many sequences run as may."""
     BUDGET = "budget"

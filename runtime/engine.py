@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -55,6 +55,7 @@ from .sequence_factory import SequenceFactory
 from .step_acceptance import StepAcceptance
 from .step_launcher import InFlightStep, StepLauncher
 from .step_sampling import StepSampling
+from .tiers.prefix_tiers import PrefixTiers, TieredStorage
 from .tokenizer import Tokenizer
 from .trace.recorder import TraceRecorder
 
@@ -83,6 +84,7 @@ class Engine:
         runner: computes the steps.
         max_model_len: most tokens of one sequence.
         sampler: chooses the tokens; None takes NumpySampler.
+        storage: the pool's memory with the tiers behind it, which the engine closes; None: there are none.
 
     Attributes:
         limits: what a request may ask for here; immutable, so any thread may check against it.
@@ -95,6 +97,7 @@ class Engine:
         tokenizer: Tokenizer,
         max_model_len: int,
         sampler: Sampler | None = None,
+        storage: TieredStorage | None = None,
     ) -> None:
         self.config = config
         self.runner = runner
@@ -106,7 +109,8 @@ class Engine:
             enable_sharing=config.enable_prefix_caching,
             keeps_expected=config.keep_open_programs,
         )
-        self.scheduler = Scheduler(config, self.cache)
+        self._tiers = PrefixTiers(self.cache, storage)
+        self.scheduler = Scheduler(config, self.cache, self._tiers)
         self.sampler: Sampler = sampler or NumpySampler()
         self.metrics = EngineMetrics()
         self.limits = RequestLimits(
@@ -212,8 +216,14 @@ class Engine:
         self._recorders = tuple(other for other in self._recorders if other is not recorder)
 
     def reset_prefix_cache(self) -> int:
-        """Forget every block no running sequence holds. Returns the number of blocks freed."""
-        return self.cache.reset()
+        """Forget every block no running sequence holds, and all that the tiers have. Returns the number of blocks freed
+        in the pool."""
+        with self._tiers.forgetting():
+            return self.cache.reset()
+
+    def metrics_snapshot(self) -> EngineMetrics:
+        """What was counted so far. It does not change any more."""
+        return replace(self.metrics.snapshot(), tiers=self._tiers.stats)
 
     def cache_snapshot(self) -> CacheSnapshot:
         """What the cache holds between two steps."""
@@ -225,6 +235,7 @@ class Engine:
         while self._in_flight:
             self._launcher.wait(self._in_flight.popleft(), self.sampler)
         self._launcher.close()
+        self._tiers.close()
         self._grammars.close()
 
     def _process(self, results: StepResults) -> list[OutputChunk]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from .tiers.base import TierStats
+
 PHASES = ("intake", "schedule", "forward", "sample", "commit")
 
 
@@ -21,6 +23,7 @@ class EngineMetrics:
         num_wasted_tokens: those of them that were computed for a sequence which had ended meanwhile (overlap, aborts),
             or from a drawn token that its grammar replaced.
         num_forced_tokens: generated tokens that a grammar forced, which were not sampled.
+        tiers: of the tiers behind the pool, by name; in a snapshot only.
         phase_seconds: time spent in each of the five phases of a step.
     """
 
@@ -36,6 +39,7 @@ class EngineMetrics:
     num_wasted_tokens: int = 0
     num_generated_tokens: int = 0
     num_forced_tokens: int = 0
+    tiers: dict[str, TierStats] = field(default_factory=dict)
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @property

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 
 from ..radix.expectations import Expectation
 from ..radix.prefix_cache import BlockCopy, PrefixCache, PrefixMatch
-from ..radix.watches import PrefixWatch
 from .admission import AdmissionControl
 from .batch import Batch, ScheduledSequence, WaitReason
 from .config import EngineConfig
@@ -30,9 +29,10 @@ from .policies.base import SchedulePolicy
 from .policies.registry import make_policy
 from .prefix_waits import PrefixWaits
 from .programs import Programs
-from .prompt_logprobs import cacheable_prefix_len
+from .prompt_logprobs import usable_match
 from .sequence import Sequence, SequenceStatus
 from .step_plan import StepPlan, plan_part
+from .tiers.prefix_tiers import PrefixTiers
 from .waiting_queue import WaitingQueue
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,9 @@ class _ResultsNeededError(Exception):
 class Scheduler:
     """Owns the waiting and the running sequences; asks the prefix cache for blocks.
 
+    Args:
+        tiers: keep blocks that the pool cannot; None: there are none.
+
     Attributes:
         waiting: sequences without blocks.
         running: sequences with blocks, in order of admission; a fork stands right behind its parent.
@@ -52,9 +55,10 @@ class Scheduler:
         num_preemptions: over the scheduler's life.
     """
 
-    def __init__(self, config: EngineConfig, cache: PrefixCache) -> None:
+    def __init__(self, config: EngineConfig, cache: PrefixCache, tiers: PrefixTiers | None = None) -> None:
         self.config = config
         self.cache = cache
+        self._tiers = tiers or PrefixTiers(cache)
         seed = random.getrandbits(63) if config.seed is None else config.seed
         self.policy: SchedulePolicy = make_policy(config.schedule_policy, seed)
         self.admission = AdmissionControl(cache.block_size, config.reserve, config.schedule_conservativeness)
@@ -85,11 +89,13 @@ class Scheduler:
         """Queue a sequence that never ran. O(tokens)."""
         self.programs.on_arrival(sequence)
         self.waiting.add(sequence)
+        self._tiers.expect(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence ended (finished, aborted or failed): free its blocks. Its cached prefix stays in the tree."""
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
+            self._tiers.on_end(sequence)
             # What the partial blocks of a thousand branches hold is not worth a block each; one has the prompt's end.
             keeps_tail = sequence.branch is None or sequence.sample_idx == 0
             self._release(sequence, self.programs.on_end(sequence), keeps_tail=keeps_tail)
@@ -266,11 +272,12 @@ class Scheduler:
             return
         waits = PrefixWaits(self.cache, self.running)
         self.admission.begin_pass(self.running)
+        self._tiers.begin_pass()
         passed_over = step.batch.waiting_for_prefix
         for sequence, watch in self.waiting.in_order(self.policy, self.running, waits, passed_over):
             source = waits.known_source(sequence, watch)
             if source is None:
-                cached, usable = self._match(sequence, watch)
+                cached, usable = usable_match(sequence, self.cache, watch)
                 source = waits.find_source(sequence, watch, cached, usable)
             if source is not None:
                 passed_over.append((sequence, source))
@@ -278,7 +285,11 @@ class Scheduler:
             if self.running and not self._has_room(sequence, usable):
                 step.stop(WaitReason.ROOM, sequence)
                 return
-            if not self._admit(sequence, usable, step, is_whole=is_whole) or self._is_full(step):
+            restored = self._tiers.restored(sequence, usable)
+            if restored is None:
+                step.stop(WaitReason.LOADING, sequence)
+                return
+            if not self._admit(sequence, restored, step, is_whole=is_whole) or self._is_full(step):
                 return
             waits.add(sequence)
 
@@ -292,7 +303,7 @@ class Scheduler:
         searches = {id(sequence.request) for sequence in self.running if sequence.is_beam} if waiting else set[int]()
         for sequence in waiting:
             if id(sequence.request) in searches and (
-                self._is_full(step) or not self._admit(sequence, self._match(sequence, None)[1], step)
+                self._is_full(step) or not self._admit(sequence, usable_match(sequence, self.cache)[1], step)
             ):
                 return False
         return True
@@ -306,19 +317,6 @@ class Scheduler:
         else:
             return False
         return True
-
-    def _match(self, sequence: Sequence, watch: PrefixWatch | None) -> tuple[PrefixMatch, PrefixMatch]:
-        """The longest cached prefix that ends before the first logits it wants, of its last token at the latest; and
-        what it can use of that: less where prompt logprobs are wanted and not known.
-        """
-        namespace = sequence.request.cache_namespace
-        cached = self.cache.match(
-            sequence.token_ids, namespace=namespace, max_tokens=sequence.num_reusable_tokens, watch=watch
-        )
-        limit = cacheable_prefix_len(sequence, cached, self.cache)
-        if limit >= cached.num_tokens:
-            return cached, cached
-        return cached, self.cache.match(sequence.token_ids, namespace=namespace, max_tokens=limit)
 
     def _has_room(self, sequence: Sequence, match: PrefixMatch) -> bool:
         num_matched_blocks = len(match.block_ids)

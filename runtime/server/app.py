@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from .answer_log import AnswerLog
+from .anthropic.messages import router as messages_router
 from .border import Border, error_response
 from .errors import ApiError
 from .health import router as health_router
@@ -20,8 +21,13 @@ from .native.control import router as control_router
 from .native.generate import router as generate_router
 from .native.info import router as info_router
 from .native.tokens import router as tokens_router
+from .live.collector import LiveCollector
+from .live.routes import router as live_router
 from .openai.models import router as models_router
+from .openai.responses import router as responses_router
+from .openai.responses_store import ResponseStore
 from .service import EngineService
+from .web.routes import router as web_router
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
@@ -31,6 +37,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     control_router,
     info_router,
     tokens_router,
+    messages_router,
+    responses_router,
+    live_router,
+    web_router,
 )
 """A new family of endpoints is one file and one line here."""
 
@@ -38,10 +48,13 @@ ROUTERS: tuple[APIRouter, ...] = (
 def build_app(service: EngineService) -> FastAPI:
     """The application over an engine. It takes the loop it is started on for its own."""
 
+    live = LiveCollector(service)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
+        await live.close()
         service.close()
 
     app = FastAPI(
@@ -55,6 +68,8 @@ def build_app(service: EngineService) -> FastAPI:
     app.state.service = service
     app.state.metrics = metrics = ServerMetrics(service)
     service.finished.append(metrics.note_output)
+    app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
+    app.state.live = live
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
@@ -69,11 +84,30 @@ async def _on_invalid_body(http: Request, error: Exception) -> Response:
     """A field has a value that it may not have."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    field = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).lstrip(".")
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
+        return error_response(http.url.path, ApiError(400, message), http.state.request_id)
+    field = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in _path(first["loc"], first["type"], error.body)
+    ).lstrip(".")
     given = "" if first["type"] == "missing" else f", not {first['input']!r:.100}"
     message = f"{field or 'the body'}: {first['msg']}{given}"
     return error_response(http.url.path, ApiError(400, message, param=field or None), http.state.request_id)
+
+
+def _path(loc: Sequence[int | str], kind: str, body: object) -> Iterator[int | str]:
+    """A pydantic location without what is no part of the body, such as the alternative of a union that was tried."""
+    if loc[0] != "body":
+        yield from loc[1:]
+        return
+    for idx, part in enumerate(loc[1:], start=2):
+        is_there = isinstance(body, dict) and part in body
+        is_item = isinstance(body, list) and isinstance(part, int) and part < len(body)
+        if is_there or is_item:
+            body = body[part]  # type: ignore[index]
+            yield part
+        elif kind == "missing" and idx == len(loc):
+            yield part
 
 
 async def _on_http_error(http: Request, error: Exception) -> Response:

@@ -261,8 +261,8 @@ class EngineService:
                 for the id: only who aborts all of the tenant's finds it.
 
         Raises:
-            ApiError: 429 or 503, there is no place, or the engine is not well; 400, a request is refused; 409, the name
-                is in use.
+            ApiError: 429 or 503, there is no place, or the engine is not well; 409, the name is in use.
+            InvalidRequestError: a request is refused, and none is queued.
         """
         assert self._bridge is not None, "start() comes first"
         self._check_engine()
@@ -292,10 +292,8 @@ class EngineService:
         except asyncio.CancelledError:
             queued.add_done_callback(lambda done: _give_up(done, place))
             raise
-        except BaseException as error:
+        except BaseException:
             place.free()
-            if isinstance(error, Exception):
-                raise as_api_error(error, "?") from error
             raise
 
     def end_all(self, failure: ApiError) -> int:

@@ -37,4 +37,4 @@ class GenerateBody(BaseModel):
     cache_salt: Annotated[Any, WithJsonSchema(_one_or_each("string"))] = None
     extra_key: Annotated[Any, WithJsonSchema(_one_or_each("string"))] = None
     routing_key: Annotated[Any, WithJsonSchema(_one_or_each("string"))] = None
-    num_healable_tokens: Annotated[Any, WithJsonSchema(_one_or_each("integer"))] = None
+    num_healable_chars: Annotated[Any, WithJsonSchema(_one_or_each("integer"))] = None

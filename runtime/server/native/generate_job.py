@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from ...answer_stream import Answer, StreamedAnswers
-from ...errors import EngineStoppedError, RequestAbortedError
+from ...errors import EngineStoppedError, InvalidRequestError, RequestAbortedError
 from ...generate_request import UNSUPPORTED, AskedText, GenerateAsk, check_flag, one_each, read_generate
 from ...outputs import RequestOutput
 from ...request import Request
@@ -18,6 +18,7 @@ from ..service import EngineService, LiveRequests
 from ..tenant import Tenant
 
 MAX_RID_CHARS = 256
+MAX_HEALABLE_CHARS = 64
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices", "stop_regex")
 _OURS = frozenset({"rid", "priority", "cache_salt"})
 """What an offline engine has other ways for."""
@@ -120,7 +121,7 @@ class GenerateJob:
         )
         priorities = self._each("priority", int, 0)
         routing_keys = self._each("routing_key", str, None)
-        num_healable = self._each("num_healable_tokens", int, 0)
+        num_chars = self._each("num_healable_chars", int, 0)
         salts, extra_keys = self._each("cache_salt", str, None), self._each("extra_key", str, None)
         items = [
             replace(
@@ -129,7 +130,7 @@ class GenerateJob:
                     item.request,
                     priority=priorities[idx],
                     routing_key=routing_keys[idx],
-                    num_healable_tokens=num_healable[idx],
+                    num_healable_tokens=self._num_healable_tokens(item.request.prompt_token_ids, num_chars[idx]),
                     cache_namespace=self._tenant.namespace(_one_salt(salts[idx], extra_keys[idx])),
                 ),
             )
@@ -140,6 +141,20 @@ class GenerateJob:
 
     def _each(self, name: str, kind: type, default: object) -> list[Any]:
         return one_each(name, self._fields.get(name, default), self._num_prompts, kind if default == 0 else kind | None)
+
+    def _num_healable_tokens(self, token_ids: tuple[int, ...], num_chars: int) -> int:
+        """How many tokens at the end of a prompt lie wholly in its last characters."""
+        if not 0 <= num_chars <= MAX_HEALABLE_CHARS:
+            raise InvalidRequestError(f"num_healable_chars={num_chars} must lie in [0, {MAX_HEALABLE_CHARS}]")
+        tokenizer = self._service.llm.tokenizer
+        spelled = b""
+        for count, token_id in enumerate(reversed(token_ids[-num_chars - 1 :])):
+            if not isinstance(token_id, int) or not 0 <= token_id < tokenizer.vocab_size:
+                return 0  # it is refused where it is submitted
+            spelled = tokenizer.token_bytes(token_id) + spelled
+            if len(spelled.decode(errors="replace")) > num_chars:
+                return count
+        return min(num_chars, len(token_ids))
 
     def _count_prompts(self) -> int:
         text, ids = self._fields.get("text"), self._fields.get("input_ids")
@@ -192,6 +207,10 @@ class GenerateJob:
 
     def _answers_of(self, item: AskedText, output: RequestOutput) -> list[Answer]:
         found = answers(output, item.logprobs, self._token_text, is_prefill_only=item.native.is_prefill_only)
+        num_healed = output.num_healed_tokens
+        for answer in found if num_healed else ():
+            healed = item.request.prompt_token_ids[-num_healed:]
+            answer["meta_info"]["healed_text"] = self._text_of(healed)
         if output.error is not None:
             failure = as_api_error(output.error, output.request_id)
             reason = {"type": "abort", "message": failure.message, "status_code": failure.status}
@@ -207,7 +226,10 @@ class GenerateJob:
         return answer
 
     def _token_text(self, token_id: int) -> str:
-        return self._service.llm.tokenizer.decode([token_id], skip_special_tokens=False)
+        return self._text_of([token_id])
+
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        return self._service.llm.tokenizer.decode(token_ids, skip_special_tokens=False, is_text_start=False)
 
 
 def _one_salt(salt: str | None, extra_key: str | None) -> str | None:

@@ -105,10 +105,11 @@ def test_a_salt_is_a_cache_of_its_own(http: httpx2.Client) -> None:
 def test_a_constraint_is_healed_if_asked_for(http: httpx2.Client) -> None:
     """`"ye` alone could only go on with the rest of the letters; a token may span the boundary."""
     body = {"text": 'Is it? Answer: "ye', "sampling_params": {**GREEDY, "regex": "s|p"}}
-    healed = ask(http, **body, num_healable_tokens=1)
+    healed = ask(http, **body, num_healable_chars=2)
+    assert "num_healed_tokens" not in ask(http, **body, num_healable_chars=1)["meta_info"]
     plain = ask(http, **body)
     assert "num_healed_tokens" not in plain["meta_info"]
-    assert healed["meta_info"]["num_healed_tokens"] == 1
+    assert (healed["meta_info"]["num_healed_tokens"], healed["meta_info"]["healed_text"]) == (1, "ye")
     assert healed["meta_info"]["prompt_tokens"] == plain["meta_info"]["prompt_tokens"] - 1
     assert healed["text"] in ("s", "p")
 
@@ -126,11 +127,14 @@ def test_a_constraint_is_healed_if_asked_for(http: httpx2.Client) -> None:
         ({"text": "\ud800"}, "surrogate"),
         ({"input_ids": []}, "input_ids=[]"),
         ({"input_ids": [10**9]}, "1000000000"),
+        ({"input_ids": [10**30]}, "1000000"),
         ({"input_ids": [-1]}, "-1"),
         ({"input_ids": ["1"]}, "1"),
         ({"input_ids": [[1], 2]}, "2"),
         ({"input_ids": [1, [2]]}, "2"),
         ({"input_ids": [True]}, "True"),
+        ({"input_ids": [1, "2"], "num_healable_chars": 9}, "'2'"),
+        ({"input_ids": [1, 10**30], "num_healable_chars": 9}, "1000000"),
         ({"text": PROMPT, "sampling_params": 3}, "sampling_params"),
         ({"text": PROMPT, "sampling_params": [GREEDY, GREEDY]}, "sampling_params has 2"),
         ({"text": PROMPT, "sampling_params": {"temperature": "hot"}}, "temperature"),
@@ -154,8 +158,8 @@ def test_a_constraint_is_healed_if_asked_for(http: httpx2.Client) -> None:
         ({"text": PROMPT, "rid": 3}, "rid"),
         ({"text": PROMPT, "rid": "x" * 300}, "rid"),
         ({"text": [PROMPT, PROMPT], "rid": ["a", "a"]}, "rid"),
-        ({"text": PROMPT, "num_healable_tokens": -1}, "num_healable_tokens"),
-        ({"text": PROMPT, "num_healable_tokens": 99}, "num_healable_tokens"),
+        ({"text": PROMPT, "num_healable_chars": -1}, "num_healable_chars"),
+        ({"text": PROMPT, "num_healable_chars": 99}, "num_healable_chars"),
         ({"text": PROMPT, "image_data": "x.png"}, "image_data"),
         ({"text": PROMPT, "lora_path": "x"}, "lora_path"),
         ({"text": "word " * 20000}, "tokens"),
