@@ -13,16 +13,17 @@ from starlette.responses import Response
 from .answer_log import AnswerLog
 from .anthropic.messages import router as messages_router
 from .border import Border, error_response
+from .document import Document
 from .errors import ApiError
 from .health import router as health_router
+from .live.collector import LiveCollector
+from .live.routes import router as live_router
 from .metrics import ServerMetrics
 from .metrics import router as metrics_router
 from .native.control import router as control_router
 from .native.generate import router as generate_router
 from .native.info import router as info_router
 from .native.tokens import router as tokens_router
-from .live.collector import LiveCollector
-from .live.routes import router as live_router
 from .openai.models import router as models_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
@@ -72,6 +73,7 @@ def build_app(service: EngineService) -> FastAPI:
     app.state.live = live
     for router in ROUTERS:
         app.include_router(router)
+    app.openapi = Document(app)  # type: ignore[method-assign]
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)

@@ -26,7 +26,7 @@ async def live_state(http: Request) -> Response:
     return Response(to_json(await _collector(http).state()), media_type="application/json")
 
 
-@router.get("/events")
+@router.get("/events", response_class=EventStream)
 async def live_events(http: Request, request_id: RequestId) -> Response:
     """Server-sent events: `state` once, then `tick` about four times a second and `tree` when the cache has changed."""
     collector = _collector(http)
