@@ -24,7 +24,10 @@ from .native.control import router as control_router
 from .native.generate import router as generate_router
 from .native.info import router as info_router
 from .native.tokens import router as tokens_router
+from .openai.chat import router as chat_router
+from .openai.completions import router as completions_router
 from .openai.models import router as models_router
+from .openai.refused import router as refused_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
 from .service import EngineService
@@ -42,6 +45,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     responses_router,
     live_router,
     web_router,
+    chat_router,
+    completions_router,
+    refused_router,
 )
 """A new family of endpoints is one file and one line here."""
 
