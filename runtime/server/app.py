@@ -15,6 +15,7 @@ from ..errors import InvalidConfigError
 from .answer_log import AnswerLog
 from .anthropic.messages import router as messages_router
 from .border import Border, error_response
+from .document import Document
 from .errors import ApiError
 from .health import router as health_router
 from .live.collector import LiveCollector
@@ -25,7 +26,10 @@ from .native.control import router as control_router
 from .native.generate import router as generate_router
 from .native.info import router as info_router
 from .native.tokens import router as tokens_router
+from .openai.chat import router as chat_router
+from .openai.completions import router as completions_router
 from .openai.models import router as models_router
+from .openai.refused import router as refused_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
 from .service import EngineService
@@ -43,6 +47,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     responses_router,
     live_router,
     web_router,
+    chat_router,
+    completions_router,
+    refused_router,
 )
 """A new family of endpoints is one file and one line here."""
 _GRPC_GRACE_SECONDS = 1.0
@@ -89,6 +96,7 @@ def build_app(service: EngineService) -> FastAPI:
     app.state.live = live
     for router in ROUTERS:
         app.include_router(router)
+    app.openapi = Document(app)  # type: ignore[method-assign]
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
