@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from ramet.runtime.request import Request
 from ramet.runtime.runner_spec import LoadedRunner
 from ramet.runtime.sampler import Sampler
 from ramet.runtime.sampler_numpy import NumpySampler
+from ramet.runtime.tiers.base import KVTier
+from ramet.runtime.tiers.prefix_tiers import TieredStorage
 from ramet.sampling_params import SamplingParams
 
 from .deferred import DeferredDevice, DeferredSampler
@@ -160,6 +162,37 @@ class FakeRunner:
         return logits
 
 
+class FakeBlocks:
+    """The memory of a FakeRunner as tiers see it. What a device does, it does in its turn."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._runner = runner
+        self.bytes_per_block = 8 * runner.block_size
+
+    def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
+        runner, size = self._runner, self._runner.block_size
+        if runner.device is not None:
+            runner.device.synchronize()
+        slots = [runner.slots[block_id * size : (block_id + 1) * size] for block_id in block_ids]
+        assert all(isinstance(slot, int) for block in slots for slot in block), "a block is kept that is not whole"
+        return torch.tensor(slots, dtype=torch.int64).reshape(len(slots), size).view(torch.uint8)
+
+    def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
+        runner, size = self._runner, self._runner.block_size
+        assert len(set(block_ids)) == len(block_ids) == len(data)
+
+        def write() -> None:
+            for block_id, row in zip(block_ids, data.view(torch.int64).tolist(), strict=True):
+                runner.slots[block_id * size : (block_id + 1) * size] = row
+
+        if runner.device is None:
+            write()
+        else:
+            runner.device.launch(write)
+
+
 def run_to_end(engine: Engine, max_steps: int = 10_000) -> dict[str, RequestOutput]:
     """Step until nothing is left; the outputs by request id."""
     outputs = {}
@@ -188,6 +221,7 @@ def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
 def make_engine() -> Callable[..., Engine]:
     """Build an engine over a FakeRunner; invariants are checked after every step.
 
+    `tiers` is called with the memory of the runner and returns those behind it.
     overlap_schedule="pipelined" is True on a device that computes by itself, as late as it can.
     """
 
@@ -196,6 +230,7 @@ def make_engine() -> Callable[..., Engine]:
         eos_bias: float = 0.0,
         max_model_len: int = 4096,
         sampler: Sampler | None = None,
+        tiers: Callable[[FakeBlocks], tuple[KVTier, ...]] | None = None,
         **options: Any,
     ) -> Engine:
         device = None
@@ -205,7 +240,9 @@ def make_engine() -> Callable[..., Engine]:
             sampler = DeferredSampler(sampler or NumpySampler(), device)
         config = EngineConfig(seed=0, check_invariants=True, num_blocks=num_blocks, **options)
         runner = FakeRunner(num_blocks, config.block_size, eos_bias, device)
-        return Engine(config, runner, FakeTokenizer(), max_model_len, sampler)  # type: ignore[arg-type]
+        blocks = FakeBlocks(runner)
+        storage = None if tiers is None else TieredStorage(blocks, tiers(blocks))
+        return Engine(config, runner, FakeTokenizer(), max_model_len, sampler, storage)  # type: ignore[arg-type]
 
     return build
 
