@@ -96,7 +96,11 @@ async def _stream(stub: StubApi, body: dict[str, Any], *, is_chat: bool) -> Asyn
             await asyncio.sleep(stub.pause_s)
         last: dict[str, Any] = {"index": 0, "finish_reason": "stop", "delta": {}, "text": ""}
         yield _event({"choices": [last]})
-        usage = {"prompt_tokens": 40, "completion_tokens": len(stub.pieces), "prompt_tokens_details": {"cached_tokens": 32}}
+        usage = {
+            "prompt_tokens": 40,
+            "completion_tokens": len(stub.pieces),
+            "prompt_tokens_details": {"cached_tokens": 32},
+        }
         yield _event({"choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
     finally:
