@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Generator, Hashable, Iterator,
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import torch
 from tqdm import tqdm
@@ -23,7 +23,7 @@ from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
 from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
-from .engine_loop import EngineLoop, RequestHandle, T
+from .engine_loop import EngineLoop, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
 from .metrics import EngineMetrics
 from .option_names import engine_config
@@ -37,6 +37,8 @@ from .runner_spec import RunnerSpec
 from .tokenizer import load_tokenizer
 from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
+
+T = TypeVar("T")
 
 GPU_BATCHED_TOKENS = 4096
 """Tokens in a step that keep a large GPU's matrix units busy. A CPU's are at a few hundred."""
