@@ -15,7 +15,10 @@ from .errors import ApiError
 from .health import router as health_router
 from .live.collector import LiveCollector
 from .live.routes import router as live_router
+from .openai.chat import router as chat_router
+from .openai.completions import router as completions_router
 from .openai.models import router as models_router
+from .openai.refused import router as refused_router
 from .service import EngineService
 from .web.routes import router as web_router
 
@@ -24,6 +27,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     models_router,
     live_router,
     web_router,
+    chat_router,
+    completions_router,
+    refused_router,
 )
 """A new family of endpoints is one file and one line here."""
 

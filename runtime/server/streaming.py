@@ -38,6 +38,8 @@ class EventStream(Response):
         events: yields whole events, their last one too; closing it must free what it holds.
         end_of_error: the events that end the stream if `events` raises.
         request_id: of this HTTP request, for the log.
+        abort: called when the stream is over, however: a client that leaves before the first event leaves `events`
+            unstarted, and what was never started has nothing that closing it could free.
     """
 
     media_type = "text/event-stream"
@@ -47,7 +49,9 @@ class EventStream(Response):
         events: AsyncIterator[bytes],
         end_of_error: Callable[[ApiError], Iterable[bytes]],
         request_id: str,
+        abort: Callable[[], None] = lambda: None,
     ) -> None:
+        self._abort = abort
         self._events = events
         self._end_of_error = end_of_error
         self._request_id = request_id
@@ -56,8 +60,11 @@ class EventStream(Response):
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(ClientDisconnectedError, OSError):
-            await unless_disconnected(receive, self._send_all(send))
+        try:
+            with suppress(ClientDisconnectedError, OSError):
+                await unless_disconnected(receive, self._send_all(send))
+        finally:
+            self._abort()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
