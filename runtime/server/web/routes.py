@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from ..errors import ApiError
 from .files import web_files
 
 router = APIRouter(include_in_schema=False)
@@ -54,7 +54,7 @@ def _answer(http: Request, name: str) -> Response:
     """The file, or that the browser has it already."""
     file = web_files().get(name)
     if file is None:
-        raise ApiError(404, f"there is no {http.url.path:.100} here")
+        raise HTTPException(404)
     headers = {**_HEADERS, "etag": file.etag}
     if file.etag in http.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
