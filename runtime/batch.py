@@ -76,6 +76,8 @@ class WaitReason(StrEnum):
     """One that is served before it did not fit."""
     BATCHING = "batching"
     """Nobody joins a batch that runs: `EngineConfig.batching` is "request-level"."""
+    TRIAL = "trial"
+    """A step failed, and nobody starts before those who were in it are known to be good or bad (`suspects.py`)."""
 
 
 @dataclass(slots=True)

@@ -17,6 +17,8 @@ class EngineMetrics:
     """Counts over the engine's life.
 
     Attributes:
+        num_failed_steps: steps that raised. They are not among num_steps, and their tokens not among the computed ones.
+        num_retried_sequences: sequences that were computed again because a step failed in which others were, too.
         num_prompt_tokens: prompt tokens of all sequences that were admitted (each once).
         num_cached_tokens: those of them found in the cache.
         num_computed_tokens: tokens that went through the model, recompute after preemption included.
@@ -32,6 +34,8 @@ class EngineMetrics:
     num_finished: int = 0
     num_aborted: int = 0
     num_failed: int = 0
+    num_failed_steps: int = 0
+    num_retried_sequences: int = 0
     num_preemptions: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -99,14 +99,32 @@ class FakeRunner:
         self.num_copied_blocks = 0
         self.batches: list[list[tuple[str, int, int]]] = []
         self.fail_next: Exception | None = None
+        self._failures: dict[str, tuple[int, str]] = {}
+        self.num_failed_steps = 0
         self.nan_for: set[str] = set()
         self.nan_at: set[tuple[str, int]] = set()  # request and position
+
+    def fail(self, request_id: str, num_times: int, place: str = "step") -> None:
+        """Fail the next steps that this request is in: when they are prepared ("prepare"), before they compute anything
+        ("step"), or at their end, with rubbish in all slots that they wrote ("end")."""
+        self._failures[request_id] = num_times, place
+
+    def _fail_for(self, parts: list[StepPart], place: str) -> Exception | None:
+        for part in parts:
+            num_left, failing_place = self._failures.get(part.request_id, (0, ""))
+            if num_left > 0 and failing_place == place:
+                self._failures[part.request_id] = num_left - 1, place
+                self.num_failed_steps += 1
+                return RuntimeError(f"poisoned by {part.request_id}")
+        return None
 
     def forward(self, batch: Batch) -> Tensor:
         return self.prepare(batch)()
 
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
         parts = [StepPart(part, batch.drawn_token_ids) for part in batch.scheduled]
+        if (error := self._fail_for(parts, "prepare")) is not None:
+            raise error
         device, num_rows = self.device, sum(part.num_logit_rows for part in parts)
         if device is None:
             return lambda: self._run(list(batch.block_copies), parts)
@@ -116,12 +134,18 @@ class FakeRunner:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
+        if (error := self._fail_for(parts, "step")) is not None:
+            raise error
         self._copy(block_copies)
         written: set[int] = set()
         rows: list[Tensor] = []
         for part in parts:
             rows += self._compute(part, written)
             self.num_computed_tokens += part.end - part.start
+        if (error := self._fail_for(parts, "end")) is not None:
+            for slot in (*written, *self._slots_of(block_copies)):
+                self.slots[slot] = -1
+            raise error
         self.batches.append([(part.request_id, part.start, part.end - part.start) for part in parts])
         return torch.stack(rows) if rows else torch.empty(0, VOCAB_SIZE)
 
@@ -154,6 +178,10 @@ class FakeRunner:
             start = copy.dst_block_id * size
             self.slots[start : start + size] = content + [None] * (size - copy.num_tokens)
             self.num_copied_blocks += 1
+
+    def _slots_of(self, block_copies: list[BlockCopy]) -> Iterator[int]:
+        for copy in block_copies:
+            yield from range(copy.dst_block_id * self.block_size, (copy.dst_block_id + 1) * self.block_size)
 
     def _logits(self, history: int) -> Tensor:
         generator = torch.Generator().manual_seed(history & 0x7FFFFFFFFFFFFFFF)
