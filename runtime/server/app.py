@@ -14,7 +14,10 @@ from .anthropic.messages import router as messages_router
 from .border import Border, error_response
 from .errors import ApiError
 from .health import router as health_router
+from .openai.chat import router as chat_router
+from .openai.completions import router as completions_router
 from .openai.models import router as models_router
+from .openai.refused import router as refused_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
 from .service import EngineService
@@ -22,6 +25,9 @@ from .service import EngineService
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
     models_router,
+    chat_router,
+    completions_router,
+    refused_router,
     messages_router,
     responses_router,
 )

@@ -70,7 +70,7 @@ async def _streamed(
     service: EngineService, tenant: Tenant, ask: ChatAsk, events: MessageEvents
 ) -> AsyncIterator[bytes]:
     async with await _start(service, tenant, ask) as run:
-        yield events.start(run.num_prompt_tokens)
+        yield events.start(len(run.prompt_token_ids))
         async for happened in run.events():
             for piece in events.of(happened):
                 yield piece

@@ -43,8 +43,12 @@ class ChatRun:
         self._stop_token_ids = stop_token_ids
 
     @property
-    def num_prompt_tokens(self) -> int:
-        return len(self._prompt.token_ids)
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        return self._prompt.token_ids
+
+    def abort(self) -> None:
+        """Cancel what still runs. Idempotent."""
+        self._live.abort()
 
     async def events(self) -> AsyncIterator[ChatEvent]:
         """As they come, of an ask that is streamed; the last is ChatEnd.
@@ -207,13 +211,16 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
         )
         return [constrained(llm, request, asked, prompt.tool_format)]
 
-    live = await service.submit(
-        make,
-        ask.sampling.num_sequences,
-        is_streamed=ask.is_streamed,
-        is_constrained=reads_calls(ask) or ask.sampling.grammar_spec is not None,
-        name=None if ask.rid is None else (tenant.name, ask.rid),
-    )
+    try:
+        live = await service.submit(
+            make,
+            ask.sampling.num_sequences,
+            is_streamed=ask.is_streamed,
+            is_constrained=reads_calls(ask) or ask.sampling.grammar_spec is not None,
+            name=None if ask.rid is None else (tenant.name, ask.rid),
+        )
+    except ValueError as error:
+        raise as_api_error(error, "?") from error
     stop_token_ids = frozenset(llm.tokenizer.eos_token_ids) | frozenset(ask.sampling.stop_ids)
     return ChatRun(live, ask, prompts[0], stop_token_ids)
 
