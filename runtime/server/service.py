@@ -25,7 +25,7 @@ from ..engine_loop import RequestHandle
 from ..llm import LLM
 from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
-from .admission import Admission, Place
+from .admission import Admission
 from .config import ServerConfig
 from .errors import ApiError, as_api_error
 
@@ -65,10 +65,10 @@ class LiveRequests:
         failure: what the server ended them with, such as the time limit. The engine, which may hang, is not waited for.
     """
 
-    def __init__(self, handles: list[RequestHandle], place: Place, timeout_s: float | None) -> None:
+    def __init__(self, handles: list[RequestHandle], on_end: Callable[[], None], timeout_s: float | None) -> None:
         self.handles = handles
         self.failure: ApiError | None = None
-        self._place = place
+        self._on_end = on_end
         self._timeout_s = timeout_s
         self.num_running = len(handles)
         self._chunks: deque[tuple[int, OutputChunk]] = deque()
@@ -155,7 +155,7 @@ class LiveRequests:
             self._arrived.set()
 
     def _end(self) -> None:
-        self._place.free()
+        self._on_end()
         if self._timer is not None:
             self._timer.cancel()
         self._ended.set()
@@ -191,7 +191,7 @@ class EngineService:
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
         self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
         self._bridge: ChunkBridge | None = None
-        self._live: dict[tuple[str, str], LiveRequests] = {}
+        self._named: dict[tuple[str, str], LiveRequests | None] = {}  # None: it is being made
         self._running: set[LiveRequests] = set()
 
     def start(self) -> None:
@@ -253,32 +253,38 @@ class EngineService:
             name: tenant and id under which `abort` finds it.
 
         Raises:
-            ApiError: 429 or 503, there is no place, or the engine is not well; 400, a request is refused; 409, the name
-                is in use.
+            ApiError: 429 or 503, there is no place, or the engine is not well; 409, the name is in use.
+            InvalidRequestError: a request is refused, and none is queued.
         """
         assert self._bridge is not None, "start() comes first"
         self._check_engine()
-        if name is not None and name in self._live:
+        if name is not None and name in self._named:
             raise ApiError(409, f"rid={name[1]!r} is in use by a request that still runs", param="rid")
         place = self.admission.take(num_sequences)
+        if name is not None:
+            self._named[name] = None
+
+        def leave() -> None:
+            place.free()
+            if name is not None:
+                del self._named[name]
+
         pool = self._compilers if is_constrained else self._workers
         queued = asyncio.get_running_loop().run_in_executor(pool, lambda: self.llm.submit_requests(make()))
         try:
             handles = await asyncio.shield(queued)
         except asyncio.CancelledError:
-            queued.add_done_callback(lambda done: _give_up(done, place))
+            queued.add_done_callback(lambda done: _give_up(done, leave))
             raise
-        except BaseException as error:
-            place.free()
-            if isinstance(error, Exception):
-                raise as_api_error(error, "?") from error
+        except Exception:
+            leave()
             raise
-        live = LiveRequests(handles, place, self.config.request_timeout_s)
+        live = LiveRequests(handles, leave, self.config.request_timeout_s)
         self._running.add(live)
         if name is not None:
-            self._live[name] = live
+            self._named[name] = live
         for idx, handle in enumerate(handles):
-            self._follow(live, idx, handle, name, is_streamed=is_streamed)
+            self._follow(live, idx, handle, is_streamed=is_streamed)
         return live
 
     def end_all(self, failure: ApiError) -> int:
@@ -309,16 +315,14 @@ class EngineService:
         """Cancel the request of this name, or all of the tenant's. Returns how many there were."""
         found = [
             live
-            for (owner, name), live in self._live.items()
-            if owner == tenant and (request_id is None or name == request_id)
+            for (owner, name), live in self._named.items()
+            if live is not None and owner == tenant and (request_id is None or name == request_id)
         ]
         for live in found:
             live.abort()
         return len(found)
 
-    def _follow(
-        self, live: LiveRequests, idx: int, handle: RequestHandle, name: tuple[str, str] | None, *, is_streamed: bool
-    ) -> None:
+    def _follow(self, live: LiveRequests, idx: int, handle: RequestHandle, *, is_streamed: bool) -> None:
         bridge = self._bridge
         assert bridge is not None
 
@@ -326,8 +330,6 @@ class EngineService:
             if chunk.output is not None:
                 for listener in self.finished:
                     listener(chunk.output)
-                if name is not None and live.num_running == 1:
-                    self._live.pop(name, None)
             live.take(idx, chunk)
             if live.num_running == 0:
                 self._running.discard(live)
@@ -339,9 +341,9 @@ class EngineService:
         handle.add_chunk_callback(on_chunk)
 
 
-def _give_up(queued: asyncio.Future[Any], place: Place) -> None:
+def _give_up(queued: asyncio.Future[Any], leave: Callable[[], None]) -> None:
     """The client left while its requests were made."""
-    place.free()
+    leave()
     if not queued.cancelled() and queued.exception() is None:
         for handle in queued.result():
             handle.abort()

@@ -50,8 +50,8 @@ class TextDelta:
 
     Attributes:
         index: which of the n samples.
-        token_ids, logprobs: of the tokens that have come since the last delta, if logprobs were asked for; their text
-            may follow in a later one.
+        token_ids, logprobs: of the tokens that have come since the last delta, without the stop token; their text may
+            follow in a later one. Where logprobs were asked for, those of tool calls come with an empty text.
     """
 
     index: int
@@ -84,10 +84,11 @@ class SampleEnd:
     """A sample has ended.
 
     Attributes:
-        finish: in OpenAI's words.
+        finish: in OpenAI's words. JSON that ends where max_tokens does, because it was steered so, is "stop".
         stop_reason: the stop string or token id that ended it; None for end of sequence.
         complete: as CompletionOutput.complete.
         num_tokens: that were generated.
+        reason: the engine's own word, a FinishReason: "length" also where JSON was steered to its end.
     """
 
     index: int
@@ -95,6 +96,7 @@ class SampleEnd:
     stop_reason: int | str | None
     complete: bool | None
     num_tokens: int
+    reason: str = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class ToolCallMade:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One sample, whole."""
+    """One sample, whole. `token_ids` and `logprobs` are without the stop token."""
 
     index: int
     content: str
