@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .frontend.capture.program_graph import GraphNode, ProgramGraph
     from .frontend.chat.overflow import Overflow
     from .frontend.chat.reply import PendingReply, Reply
-    from .frontend.chat.tool_formats import ToolCall
     from .frontend.choices import (
         greedy_token_selection,
         sum_logprobs,
@@ -107,6 +106,7 @@ if TYPE_CHECKING:
     from .runtime.trace.jsonl import TraceFormatError
     from .runtime.trace.trace import Trace
     from .sampling_params import InvalidSamplingParamsError, SamplingParams
+    from .tool_formats import ToolCall
 
 __version__ = "0.1.0"
 
@@ -124,7 +124,7 @@ _MODULE_OF = {
     "Overflow": ".frontend.chat.overflow",
     "PendingReply": ".frontend.chat.reply",
     "Reply": ".frontend.chat.reply",
-    "ToolCall": ".frontend.chat.tool_formats",
+    "ToolCall": ".tool_formats",
     "Conversation": ".frontend.conversation",
     "BatchError": ".frontend.batch_results",
     "BatchResults": ".frontend.batch_results",

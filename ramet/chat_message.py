@@ -166,3 +166,20 @@ def _keys(where: str, value: object) -> Iterator[tuple[str, str]]:
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for idx, item in enumerate(value):
             yield from _keys(f"{where}[{idx}]", item)
+
+
+def option_texts(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where and what: every text among the variables for a template, names of fields included."""
+    yield from _texts("chat_template_kwargs", options)
+
+
+def _texts(where: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield f"a key of {where}", str(key)
+            yield from _texts(f"{where}.{key}", item)
+    elif isinstance(value, Sequence) and not isinstance(value, bytes):
+        for idx, item in enumerate(value):
+            yield from _texts(f"{where}[{idx}]", item)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-GrammarKind = Literal["regex", "json_schema", "ebnf", "choices"]
+GrammarKind = Literal["regex", "json_schema", "ebnf", "choices", "tagged_text"]
 JsonWhitespace = Literal["fixed", "compact", "flexible"]
 OnIncomplete = Literal["return", "raise", "close"]
 
@@ -40,7 +40,8 @@ class GrammarSpec:
     Attributes:
         kind: how `source` is written.
         source: a regular expression in Python's syntax, matched as by re.fullmatch; a JSON schema as JSON text;
-            a grammar in GBNF ("root ::= ...") or Lark ("start: ...") notation; or the allowed texts.
+            a grammar in GBNF ("root ::= ...") or Lark ("start: ...") notation; the allowed texts; or, of a text with
+            tool calls in it, what `runtime/grammar/tagged_text.py` writes.
         json_whitespace: of a JSON schema: "fixed" puts one space after "," and ":" and none elsewhere, "compact"
             none at all, "flexible" lets the model choose, up to a bound.
         backend: name of the grammar backend; None is the default one.

@@ -7,6 +7,7 @@ place of every content, and the marks show where the contents lie.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import threading
@@ -20,15 +21,20 @@ from ..chat_message import (
     ChatTemplateError,
     normalise,
     normalise_tools,
+    option_texts,
     structure_texts,
     tool_name,
     with_argument_text,
 )
+from ..tool_formats import ToolFormat, knows_tools, template_format
 from .chat_marks import Marks, TextSegment, align
 from .template_sandbox import BoundedEnvironment, TemplateRefusedError
 
 __all__ = ["ChatTemplate", "ChatTemplateError", "TextSegment"]
 
+_OWN_VARIABLES = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"}
+)
 _MAX_LOCATED = 200
 """In a longer conversation than this it is not looked for which message the template refuses."""
 
@@ -50,7 +56,7 @@ class ChatTemplate:
         special_tokens: Collection[str] = (),
     ) -> None:
         self.source = source
-        self._variables = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+        self._variables: dict[str, Any] = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         tokens = {*special_tokens, bos_token, eos_token} - {None, ""}
         self._special_tokens = sorted((token for token in tokens if token), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, self._special_tokens)) or r"(?!)")
@@ -142,6 +148,42 @@ class ChatTemplate:
         """
         roles = self._roles(messages)
         return _template_segment(self._suffix_text(roles, role))
+
+    def with_source(self, source: str) -> ChatTemplate:
+        """Another template for the same tokenizer."""
+        return ChatTemplate(source, self._variables["bos_token"], self._variables["eos_token"], self._special_tokens)
+
+    def with_options(self, options: Mapping[str, Any]) -> ChatTemplate:
+        """The template with further variables, such as enable_thinking of Qwen's. What it makes of them counts as its
+        own text, so they must not hold special tokens.
+
+        Args:
+            options: JSON values by names.
+
+        Raises:
+            ChatTemplateError: a name is one of the template's own variables, or a text may become a special token.
+        """
+        for name in options:
+            if not name.isidentifier() or name in _OWN_VARIABLES:
+                raise ChatTemplateError(f"{name!r:.80} cannot be a variable for the chat template: choose another name")
+        for where, text in option_texts(options):
+            if self._could_form_special(text):
+                raise ChatTemplateError(f"{where}={text!r:.80} may become a special token in the chat template's text")
+        other = copy.copy(self)  # with its lock and its environment, which go together
+        other._variables = {**options, **self._variables}
+        return other
+
+    @cached_property
+    def tool_format(self) -> ToolFormat | None:
+        """The format in which it writes tool calls; None where it writes none, or in one that is not known."""
+        return template_format(lambda messages, tools, is_open: self.render(messages, is_open, tools))
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether it writes the tools it is given into the prompt."""
+        return self.tool_format is not None or knows_tools(
+            lambda messages, tools, is_open: self.render(messages, is_open, tools)
+        )
 
     # -- rendering ---------------------------------------------------------------------------------------------------
 

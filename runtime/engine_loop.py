@@ -187,16 +187,26 @@ class EngineLoop:
         """Run a function on the engine's thread between two steps and return its result."""
         if threading.current_thread() is self._thread:  # from a callback: this is between two steps
             return function(self._engine)
+        return self.ask(function).result()
+
+    def ask(self, function: Callable[[Engine], T]) -> Future[T]:
+        """Have a short function run on the engine's thread between two steps. Returns at once.
+
+        Raises:
+            EngineStoppedError: the loop was shut down.
+        """
         future: Future[T] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(function(self._engine))
             except BaseException as error:
                 future.set_exception(error)
 
         self._post(run)
-        return future.result()
+        return future
 
     def pulse(self) -> EnginePulse:
         """Waits for nothing, whatever the engine does. From any thread."""

@@ -7,9 +7,10 @@ import itertools
 import secrets
 import weakref
 from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import torch
 from tqdm import tqdm
@@ -33,9 +34,13 @@ from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
 from .runner_factory import build_runner, runner_candidates
 from .runner_spec import RunnerSpec
+from .tiers.prefix_tiers import TieredStorage
+from .tiers.registry import open_tiers
 from .tokenizer import load_tokenizer
 from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
+
+T = TypeVar("T")
 
 GPU_BATCHED_TOKENS = 4096
 """Tokens in a step that keep a large GPU's matrix units busy. A CPU's are at a few hundred."""
@@ -99,10 +104,16 @@ class LLM:
         self.model_config = loaded.model_config
         self.kernels_name = loaded.kernels_name
         self._close_runner = loaded.close
+        storage: TieredStorage | None = None
         try:
-            self._engine = Engine(self.config, loaded.runner, self.tokenizer, loaded.max_model_len, loaded.sampler)
+            storage = open_tiers(self.config, loaded, checkpoint)
+            self._engine = Engine(
+                self.config, loaded.runner, self.tokenizer, loaded.max_model_len, loaded.sampler, storage
+            )
             self._loop = EngineLoop(self._engine)
         except BaseException:
+            if storage is not None:
+                storage.close()
             if loaded.close is not None:
                 loaded.close()
             raise
@@ -208,6 +219,14 @@ class LLM:
         """Queue one prompt and return at once. Raises InvalidRequestError if it is refused."""
         return self.submit_requests([self._request(prompt, sampling_params or SamplingParams(), **request_fields)])[0]
 
+    def prepare(self, request: Request) -> Request:
+        """A request checked and completed, its constraint compiled, as `submit_requests` does with others.
+
+        Raises:
+            InvalidRequestError: it is refused.
+        """
+        return self._engine.prepare(request)
+
     def submit_requests(self, requests: list[Request]) -> list[RequestHandle]:
         """Queue requests so that one step takes them all in; all are refused if one is. Ids must be unique."""
         handles = self._loop.submit_many(requests)
@@ -237,6 +256,10 @@ class LLM:
         """No request of this run of a program will come any more: forget it. Returns at once."""
         self.tell_programs(lambda programs: programs.end(run_id))
 
+    def ask_engine(self, question: Callable[[Engine], T]) -> Future[T]:
+        """Have a look at the engine taken on its thread between two steps. EngineStoppedError: it has ended."""
+        return self._loop.ask(question)
+
     def new_request_id(self) -> str:
         """An id that no request has, whatever ids others choose."""
         return f"{self._id_prefix}-{next(self._request_ids)}"
@@ -252,7 +275,7 @@ class LLM:
 
     def metrics(self) -> EngineMetrics:
         """Counters and phase times so far."""
-        return self._loop.call(lambda engine: engine.metrics.snapshot())
+        return self._loop.call(lambda engine: engine.metrics_snapshot())
 
     def tell(self, message: Callable[[Engine], None]) -> None:
         """Have the engine's thread call a short function between two steps, after what was submitted before. Returns at
@@ -324,7 +347,7 @@ class LLM:
             sampling_params=params,
             **request_fields,
         )
-        return self._engine.prepare(request)
+        return self.prepare(request)
 
     def _wait_all(self, handles: list[RequestHandle], use_tqdm: bool | None) -> list[RequestOutput]:
         is_shown = use_tqdm if use_tqdm is not None else len(handles) > 1 and has_terminal()

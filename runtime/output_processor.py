@@ -136,6 +136,7 @@ class OutputProcessor:
             logprobs=None if logprobs is None else (logprobs,),
             finish_reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
+            complete=None if sequence.finish_reason is None else self._is_complete(sequence),
             output=output,
         )
         return [chunk]
@@ -228,6 +229,7 @@ class OutputProcessor:
                 logprobs=None if completion.logprobs is None else tuple(completion.logprobs),
                 finish_reason=completion.finish_reason,
                 stop_reason=completion.stop_reason,
+                complete=completion.complete,
                 output=output if completion is best[-1] else None,
             )
             for completion in best

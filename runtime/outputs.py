@@ -132,6 +132,7 @@ class OutputChunk:
     Attributes:
         text: new text that is safe to show: whole characters, nothing that may yet become a stop string.
         token_ids: new tokens; their text may follow in a later chunk.
+        complete: as CompletionOutput.complete, on the sample's last chunk only.
         output: the whole result, on the request's last chunk only.
     """
 
@@ -142,4 +143,5 @@ class OutputChunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    complete: bool | None = None
     output: RequestOutput | None = None

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from ..grammar_spec import GrammarSpec
 from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
 from .grammar.interface import Grammar
@@ -53,7 +54,10 @@ class Request:
         label: what it is called where people look, such as the variable of a program that it is for; see `LLM.trace`.
         program: which run of which program it comes from, for the `program` policy and for keeping what programs will
             use again; None for a request that stands alone. Tell the engine when the run is over: LLM.end_program.
-        grammar: the compiled constraint of sampling_params; set where the request is submitted.
+        constraint: what the text must be, in place of what sampling_params say of it; such as a text with tool calls.
+        closes: a constrained text is steered so that it is complete within max_tokens, as with on_incomplete="close",
+            if any fits in there; a longer one is cut off. Stop strings may cut it off all the same.
+        grammar: the compiled constraint; set where the request is submitted.
         stop_regexes: the compiled ones of sampling_params; set where the request is submitted.
         healed_text, num_healed_tokens: what was taken off the end of the prompt and is part of the grammar instead.
     """
@@ -73,6 +77,8 @@ class Request:
     num_healable_tokens: int = 0
     label: str | None = field(default=None, compare=False)
     program: RequestProgram | None = field(default=None, compare=False)
+    constraint: GrammarSpec | None = None
+    closes: bool = False
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
     stop_regexes: tuple[StopRegex, ...] = field(default=(), compare=False, repr=False)
     healed_text: str = ""

@@ -42,11 +42,11 @@ class RequestPreparer:
         stop_regexes = request.sampling_params.stop_regexes
         if stop_regexes and not request.stop_regexes:
             request = replace(request, stop_regexes=tuple(map(self._stop_regex, stop_regexes)))
-        spec = request.sampling_params.grammar_spec
+        spec = request.constraint or request.sampling_params.grammar_spec
         if spec is None or request.grammar is not None:
             return request
         vocabulary = self._grammars.vocabulary
-        num_healable = 0 if spec.kind == "ebnf" else request.num_healable_tokens
+        num_healable = 0 if spec.kind in ("ebnf", "tagged_text") else request.num_healable_tokens
         num_healed, text = healed_prefix(request.prompt_token_ids, num_healable, vocabulary)
         grammar = self._grammars.compile(replace(spec, prefix=text) if num_healed else spec)
         num_kept = len(request.prompt_token_ids) - num_healed
@@ -60,14 +60,17 @@ class RequestPreparer:
             healed_text=text,
             num_healed_tokens=num_healed,
         )
-        if request.sampling_params.on_incomplete != "return":
-            self._check_budget(request, grammar)
+        on_incomplete = request.sampling_params.on_incomplete
+        if (request.closes or on_incomplete != "return") and not self._can_end(request, grammar):
+            if on_incomplete != "return":
+                max_tokens = self._limits.max_tokens(request) - request.num_healed_tokens
+                raise GrammarError(
+                    f"no text was found that satisfies the constraint within {max_tokens} tokens: raise max_tokens, "
+                    f"or take on_incomplete='return' instead of {on_incomplete!r}"
+                )
+            request = replace(request, closes=False)
         return request
 
-    def _check_budget(self, request: Request, grammar: Grammar) -> None:
-        params, max_tokens = request.sampling_params, self._limits.max_tokens(request)
-        if grammar.ending().tokens(grammar.new_state(), max_tokens) is None:
-            raise GrammarError(
-                f"no text was found that satisfies the constraint within {max_tokens - request.num_healed_tokens} "
-                f"tokens: raise max_tokens, or take on_incomplete='return' instead of {params.on_incomplete!r}"
-            )
+    def _can_end(self, request: Request, grammar: Grammar) -> bool:
+        """Some text is complete within max_tokens."""
+        return grammar.ending().tokens(grammar.new_state(), self._limits.max_tokens(request)) is not None

@@ -123,5 +123,5 @@ class SequenceFactory:
             stop_token_ids,
             self._tokenizer.eos_token_ids,
             is_jumping=self._is_jumping and not has_row_per_token,
-            closes=params.on_incomplete == "close",
+            closes=request.closes or params.on_incomplete == "close",
         )

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...tool_formats import ToolCall
+from ...tool_prompts import text_of
 from ..backend import Message
 from ..errors import InvalidProgramError
 from .history import Entry, adopt, forget_places
 from .messages import checked_message, checked_messages, open_tool_calls
 from .overflow import turn_starts
 from .reply import PendingReply, checked_no_open_reply
-from .tool_formats import ToolCall
-from .tool_use import result_text, text_of
+from .tool_use import result_text
 
 Content = str | Sequence[Mapping[str, Any]]
 """A text, or a list of {"type": "text", "text": ...} parts."""

@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 
 from ...chat_message import ChatTemplateError, content_text, plain_tool_calls
+from ...tool_formats import ToolCall
 from ..backend import Message
 from ..errors import InvalidProgramError
-from .tool_formats import ToolCall
 
 CONVERSATION_ROLES = ("system", "developer", "user", "assistant", "tool")
 

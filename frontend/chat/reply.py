@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...tool_formats import ToolCall
 from ..backend import Message
 from ..calls import Call, CallMeta, Failure, ParseFailure
 from ..errors import InvalidProgramError, ReadTimeoutError
 from ..execution import Execution, Outcome
 from ..handle import Handle
 from ..timeouts import checked_timeout
-from .tool_formats import ToolCall
 
 
 @dataclass(frozen=True, slots=True)

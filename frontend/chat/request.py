@@ -8,6 +8,7 @@ from typing import Any
 
 from ...sampling_params import SamplingParams
 from ...suggestions import did_you_mean
+from ...tool_formats import ToolCall
 from ..backend import Message
 from ..calls import Call
 from ..errors import InvalidProgramError, ToolCallError
@@ -18,7 +19,6 @@ from ..run_options import SAMPLING_OPTIONS
 from ..token_log import TokenLog
 from .history import Prompt, Spelling
 from .reply import Reply
-from .tool_formats import ToolCall
 from .tool_use import ToolUse
 
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices", "dtype")

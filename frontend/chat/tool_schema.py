@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union
 
 from ...grammar_spec import JsonModel
+from ...tool_prompts import call_schema as function_call_schema
 from ..errors import InvalidProgramError, ToolCallError
 
 TOOL_CHOICES = ("auto", "none", "required")
@@ -45,16 +46,6 @@ class Tool:
     @property
     def name(self) -> str:
         return str(self.schema["function"]["name"])
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The JSON schema of its arguments, closed: no others may be given."""
-        parameters = self.schema["function"].get("parameters") or {"type": "object", "properties": {}}
-        closed = copy.deepcopy(dict(parameters))
-        closed.setdefault("type", "object")
-        closed.setdefault("properties", {})
-        closed.setdefault("additionalProperties", False)
-        return closed
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
         """What the function returns, a coroutine if it is one of those.
@@ -180,30 +171,4 @@ def _as_argument(function: Callable[..., Any], name: str, value: Any) -> Any:
 
 def call_schema(tools: Sequence[Tool], arguments_key: str) -> dict[str, Any]:
     """The JSON schema of a call of one of these tools. References inside a tool's schema lead where they led."""
-    calls = []
-    definitions: dict[str, Any] = {}
-    for idx, tool in enumerate(tools):
-        definitions[f"tool{idx}"] = _moved(tool.parameters, f"#/$defs/tool{idx}")
-        calls.append(
-            {
-                "type": "object",
-                "properties": {"name": {"const": tool.name}, arguments_key: {"$ref": f"#/$defs/tool{idx}"}},
-                "required": ["name", arguments_key],
-                "additionalProperties": False,
-            }
-        )
-    return {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), "$defs": definitions}
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """A schema with its references changed for a place below another one."""
-    if isinstance(schema, Mapping):
-        return {
-            key: f"{root}{value[1:]}"
-            if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else _moved(value, root)
-            for key, value in schema.items()
-        }
-    if isinstance(schema, list):
-        return [_moved(item, root) for item in schema]
-    return schema
+    return function_call_schema([tool.schema["function"] for tool in tools], arguments_key)

@@ -8,27 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...chat_message import plain_tool_calls
-from ..backend import Backend, Message
-from ..errors import InvalidProgramError, ToolCallError
-from .tool_formats import (
+from ...tool_formats import (
     DEFAULT_FORMAT,
     TOOL_FORMATS,
+    MalformedToolCallError,
     ToolCall,
     ToolFormat,
     knows_tools,
-    named_format,
     template_format,
 )
+from ...tool_prompts import tell_of_tools
+from ..backend import Backend, Message
+from ..errors import InvalidProgramError, ToolCallError
 from .tool_schema import TOOL_CHOICES, Tool, call_schema
 
 OnToolError = Literal["raise", "return"]
-
-_INSTRUCTIONS = """\
-You may call these functions:
-{tools}
-To call one, write only this:
-{example}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +46,8 @@ class ToolUse:
         """The messages as this template can write them."""
         if self.is_in_template:
             return messages
-        written = [self._without_calls(message) for message in messages]
-        if not self.tools:
-            return written
-        if written and written[0]["role"] == "system":
-            content = f"{text_of(written[0])}\n\n{self.instructions()}"
-            return [{**written[0], "content": content}, *written[1:]]
-        return [{"role": "system", "content": self.instructions()}, *written]
-
-    def instructions(self) -> str:
-        """What the system message says of the tools."""
-        lines = [json.dumps(tool.schema["function"], ensure_ascii=False) for tool in self.tools]
-        example = self.format.write([("NAME", {"PARAMETER": "VALUE"})])
-        return _INSTRUCTIONS.format(tools="\n".join(lines), example=example)
-
-    def _without_calls(self, message: Message) -> Message:
-        if not message.get("tool_calls"):
-            return message
-        calls = self.format.write([_name_and_arguments(call) for call in message["tool_calls"]])
-        kept = {key: value for key, value in message.items() if key != "tool_calls"}
-        return {**kept, "content": "\n".join(text for text in (text_of(message), calls) if text)}
+        functions = [tool.schema["function"] for tool in self.tools]
+        return [dict(message) for message in tell_of_tools(messages, functions, self.format)]
 
     def read(self, text: str, first_id: int) -> tuple[str, tuple[ToolCall, ...]]:
         """What a model wrote, apart from calls, and the calls, which are numbered from `first_id`.
@@ -79,7 +55,10 @@ class ToolUse:
         Raises:
             ToolCallError: a call is begun, but is none, or of a tool there is not.
         """
-        content, calls = self.format.read(text)
+        try:
+            content, calls = self.format.read(text)
+        except MalformedToolCallError as error:
+            raise ToolCallError(str(error)) from error
         for name, _ in calls:
             self.named(name)
         # Nine letters and digits: some templates insist.
@@ -170,9 +149,17 @@ def tool_use(backend: Backend, tools: tuple[Tool, ...], format_name: str | None)
     Raises:
         InvalidProgramError: no such format; or none is named and the template writes calls in one that is not known.
     """
+
+    def render(
+        messages: Sequence[Mapping[str, Any]], schemas: Sequence[Mapping[str, Any]], add_generation_prompt: bool
+    ) -> str:
+        plain = [dict(message) for message in messages]
+        segments = backend.chat_segments(plain, tools=schemas, add_generation_prompt=add_generation_prompt)
+        return "".join(segment.text for segment in segments)
+
     named = None if format_name is None else named_format(format_name)
-    written = template_format(backend)
-    is_in_template = written is not None or knows_tools(backend)
+    written = template_format(render)
+    is_in_template = written is not None or knows_tools(render)
     chosen = named or written or (None if is_in_template and tools else TOOL_FORMATS[DEFAULT_FORMAT])
     if chosen is None:
         raise InvalidProgramError(
@@ -180,6 +167,16 @@ def tool_use(backend: Backend, tools: tuple[Tool, ...], format_name: str | None)
             f"tool_format= one of {', '.join(TOOL_FORMATS)}"
         )
     return ToolUse(tools, chosen, is_in_template)
+
+
+def named_format(name: object) -> ToolFormat:
+    """
+    Raises:
+        InvalidProgramError: there is none of that name.
+    """
+    if not isinstance(name, str) or name not in TOOL_FORMATS:
+        raise InvalidProgramError(f"tool_format={name!r} is not allowed: it must be one of {', '.join(TOOL_FORMATS)}")
+    return TOOL_FORMATS[name]
 
 
 def _error_text(error: Exception) -> str:
@@ -201,17 +198,3 @@ def result_text(name: str, result: object) -> str:
         raise ToolCallError(
             f"{name} returned {result!r:.200}, which is neither a text nor JSON ({error}): return one of these"
         ) from error
-
-
-def text_of(message: Message) -> str:
-    """The content as one text; parts are joined by newlines."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list | tuple) else ()
-    return "\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
-
-
-def _name_and_arguments(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    (plain,) = plain_tool_calls("the message's tool_calls", [call])
-    return plain["function"]["name"], plain["function"]["arguments"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from llguidance import LLMatcher
@@ -14,6 +15,7 @@ from .json_schema.terminals import literal
 from .regex.char_sets import CharSet
 from .regex.emit import rust_text
 from .regex.spec_regex import spec_regex, spellable_choices
+from .tagged_text import tagged_text_lark
 
 MAX_RULES = 1_000
 """Longer chains of rules exhaust the stack of llguidance."""
@@ -41,9 +43,18 @@ def llguidance_source(spec: GrammarSpec, spellable: CharSet) -> str:
         return LLMatcher.grammar_from_regex(rust_text(spec_regex(spec, spellable)))
     if spec.kind == "json_schema":
         return json_schema_grammar(spec, spellable)
+    if spec.kind == "tagged_text":
+        return _tagged_text(spec, spellable)
     assert isinstance(spec.source, str)
     assert not spec.prefix, "the boundary before a text of such a grammar is not healed"
     return _ebnf(spec.source)
+
+
+def _tagged_text(spec: GrammarSpec, spellable: CharSet) -> str:
+    assert isinstance(spec.source, str)
+    assert not spec.prefix, "the boundary before free text is not healed"
+    grammars = tagged_text_lark(spec.source, spellable)
+    return json.dumps({"grammars": [{"name": name, "lark_grammar": lark} for name, lark in grammars.items()]})
 
 
 def _ebnf(source: str) -> str:

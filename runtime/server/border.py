@@ -27,6 +27,8 @@ PUBLIC_PREFIXES = ("/assets/",)
 ADMIN_PATHS = frozenset({"/flush_cache", "/metrics", "/start_profile", "/stop_profile", "/v1/loads", "/get_load"})
 ADMIN_PREFIXES = ("/live/",)
 """They act on, or tell of, what belongs to others."""
+REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
+"""Where OpenAI's clients look for it, and where Anthropic's do."""
 
 
 def error_response(path: str, error: ApiError, request_id: str) -> Response:
@@ -58,8 +60,9 @@ class Border:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                headers = [pair for pair in message.get("headers", ()) if pair[0] != b"x-request-id"]
-                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+                headers = [pair for pair in message.get("headers", ()) if pair[0] not in REQUEST_ID_HEADERS]
+                ids = [(name, request_id.encode()) for name in REQUEST_ID_HEADERS]
+                message = {**message, "headers": [*headers, *ids]}
             await send(message)
 
         try:

@@ -25,6 +25,8 @@ class ServerConfig:
         max_n: samples of one request, `n` and `best_of` alike.
         max_prompts: prompts of one request.
         max_waiting_sequences: samples that may wait beyond those the engine runs at once; more get 429.
+        max_stored_response_bytes: memory of each API key for responses that others may go on from
+            (`previous_response_id`); 0 keeps none.
         max_connections: open at a time; more get 503.
         request_timeout_s: a request that takes longer is ended; None lets it take as long as it likes.
         header_timeout_s, body_timeout_s: a client that sends its request more slowly gets 408.
@@ -48,6 +50,7 @@ class ServerConfig:
     max_n: int = 128
     max_prompts: int = 2048
     max_waiting_sequences: int = 512
+    max_stored_response_bytes: int = 32 * MIB
     max_connections: int = 4096
     request_timeout_s: float | None = 600.0
     header_timeout_s: float = 30.0
@@ -72,7 +75,8 @@ class ServerConfig:
                 raise InvalidConfigError(f"{name} must be a tuple of non-empty texts")
         for name in ("max_body_bytes", "max_header_bytes", "max_n", "max_prompts", "max_connections"):
             _check_count(name, getattr(self, name), 1)
-        _check_count("max_waiting_sequences", self.max_waiting_sequences, 0)
+        for name in ("max_waiting_sequences", "max_stored_response_bytes"):
+            _check_count(name, getattr(self, name), 0)
         for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s", "step_timeout_s"):
             _check_seconds(name, getattr(self, name), is_zero_allowed=False)
         _check_seconds("drain_timeout_s", self.drain_timeout_s, is_zero_allowed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,7 +63,7 @@ def openai_body(error: ApiError) -> Body:
 def anthropic_body(error: ApiError) -> Body:
     """{"type": "error", "error": {"type", "message"}}"""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
-    kinds |= {429: "rate_limit_error", 503: "overloaded_error", 529: "overloaded_error"}
+    kinds |= {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
@@ -75,7 +76,10 @@ def error_body(path: str, error: ApiError) -> Body:
     return next(render for prefix, render in ERROR_BODIES.items() if path.startswith(prefix))(error)
 
 
+_FIELD = re.compile(r"((?:[A-Za-z_]\w*)(?:\.\w+|\[\d+\])*)(?:=| has | of role )")
+
+
 def _field_named(message: str) -> str | None:
-    """Most of our messages begin with `field=value`."""
-    name, is_there, _ = message.partition("=")
-    return name if is_there and name.replace("_", "").replace(".", "").isalnum() else None
+    """Most of our messages begin with `field=value`, some with `field[3] has`."""
+    found = _FIELD.match(message)
+    return None if found is None else found[1]

@@ -21,6 +21,7 @@ from ...radix.stats import CacheStats
 from ..engine import Engine
 from ..metrics import EngineMetrics
 from ..outputs import RequestOutput
+from .document import TEXT, answers_as
 from .service import EngineService
 
 router = APIRouter(tags=["health"])
@@ -213,7 +214,7 @@ class ServerMetrics:
         return Histogram(f"ramet:{name}", text, buckets=buckets, registry=self._registry)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses=answers_as(TEXT))
 async def metrics(http: Request) -> Response:
     """Counters and histograms in Prometheus's text format."""
     shown = http.app.state.metrics

@@ -7,18 +7,20 @@ word for clients that begin with HTTP/2.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from .border import error_response
 from .config import ServerConfig
 from .errors import ApiError, openai_body
 from .json_text import to_json
+from .streaming import WRITE_EXTENSION
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 _ALWAYS_ANSWERED = frozenset({"/health", "/ready"})
@@ -47,6 +49,7 @@ class HttpProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._is_first_data = True
+        self.app = self._serve
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -134,9 +137,22 @@ class HttpProtocol(H11Protocol):
             self.cycle.message_event.set()
         self.transport.close()
 
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, with a short way for streams."""
+        if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+            scope["extensions"] = {WRITE_EXTENSION: partial(self._write_chunk, self.cycle)}
+        await self.config.loaded_app(scope, receive, send)
+
+    async def _write_chunk(self, cycle: RequestResponseCycle, piece: bytes) -> None:
+        """What h11 makes of a part of a body whose length is not known before."""
+        if self.flow.write_paused and not cycle.disconnected:
+            await self.flow.drain()
+        if piece and not cycle.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
     async def _turn_away(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in _ALWAYS_ANSWERED:
-            return await self.config.loaded_app(scope, receive, send)  # type: ignore[no-any-return]
+            return await self._serve(scope, receive, send)
         full = ApiError(
             503,
             f"the server has {self._limits.max_connections} connections, and takes no more; try again later",

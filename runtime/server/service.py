@@ -76,7 +76,8 @@ class LiveRequests:
         self._place = place
         self._timeout_s = timeout_s
         self.num_running = len(handles)
-        self._chunks: asyncio.Queue[tuple[int, OutputChunk] | None] = asyncio.Queue()
+        self._chunks: deque[tuple[int, OutputChunk]] = deque()
+        self._arrived = asyncio.Event()
         self._outputs: list[RequestOutput | None] = [None] * len(handles)
         self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -121,11 +122,12 @@ class LiveRequests:
         """
         num_open = len(self.handles)
         while num_open:
-            next_chunk = await self._chunks.get()
+            if not self._chunks and self.failure is None:
+                self._arrived.clear()
+                await self._arrived.wait()
             if self.failure is not None:
                 raise self.failure
-            assert next_chunk is not None
-            idx, chunk = next_chunk
+            idx, chunk = self._chunks.popleft()
             if chunk.output is not None:
                 num_open -= 1
                 if self._is_joint:
@@ -146,7 +148,8 @@ class LiveRequests:
                 self.abort()
             if self.num_running == 0:
                 self._end()
-        self._chunks.put_nowait((idx, chunk))
+        self._chunks.append((idx, chunk))
+        self._arrived.set()
 
     def fail(self, failure: ApiError) -> None:
         """On the loop: end them now, whatever the engine does; their place is free once it has let go of them. Nothing
@@ -155,7 +158,7 @@ class LiveRequests:
             self.failure = failure
             self.abort()
             self._ended.set()
-            self._chunks.put_nowait(None)
+            self._arrived.set()
 
     def _end(self) -> None:
         self._place.free()
@@ -263,8 +266,8 @@ class EngineService:
                 for the id: only who aborts all of the tenant's finds it.
 
         Raises:
-            ApiError: 429 or 503, there is no place, or the engine is not well; 400, a request is refused; 409, the name
-                is in use.
+            ApiError: 429 or 503, there is no place, or the engine is not well; 409, the name is in use.
+            InvalidRequestError: a request is refused, and none is queued.
         """
         assert self._bridge is not None, "start() comes first"
         self._check_engine()
@@ -294,10 +297,8 @@ class EngineService:
         except asyncio.CancelledError:
             queued.add_done_callback(lambda done: _give_up(done, place))
             raise
-        except BaseException as error:
+        except BaseException:
             place.free()
-            if isinstance(error, Exception):
-                raise as_api_error(error, "?") from error
             raise
 
     def end_all(self, failure: ApiError) -> int:

@@ -62,6 +62,11 @@ class Tenants:
         ]
         self._anybody = Tenant("anybody", "", True)
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What each tenant is called, by the id of its namespace."""
+        return {tenant.namespace_id: tenant.name for _, tenant in self._tenants}
+
     def find(self, given: Iterable[str]) -> Tenant:
         """
         Args:

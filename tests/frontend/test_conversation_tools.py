@@ -14,9 +14,9 @@ from ramet import ChatTemplateError, Conversation, InvalidProgramError, MockBack
 from ramet.frontend.backend import Message, TextSegment
 from ramet.frontend.backends.mock import GenerateScript, Reply
 from ramet.frontend.backends.mock_tokenizer import MockTokenizer
-from ramet.frontend.chat.tool_formats import TOOL_FORMATS, ToolFormat
 from ramet.frontend.chat.tool_schema import call_schema, function_schema
 from ramet.runtime.chat_template import ChatTemplate
+from ramet.tool_formats import TOOL_FORMATS, ToolFormat
 
 from ..runtime.chat_templates import GEMMA, LLAMA3, MISTRAL, QWEN, SMOLLM2, SPECIAL
 

@@ -28,6 +28,8 @@ class ChatAsk:
         template_options: further variables for the template.
         cache_salt, priority, rid: as in the request.
         is_streamed: deltas are wanted as they come.
+        is_cut_at_context: where the prompt leaves less room than max_tokens, that room is the limit; otherwise such a
+            request is refused.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -42,6 +44,7 @@ class ChatAsk:
     priority: int = 0
     rid: str | None = None
     is_streamed: bool = False
+    is_cut_at_context: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,8 @@ class TextDelta:
 
     Attributes:
         index: which of the n samples.
-        token_ids, logprobs: of the tokens that have come since the last delta, if logprobs were asked for; their text
-            may follow in a later one.
+        token_ids, logprobs: of the tokens that have come since the last delta, without the stop token; their text may
+            follow in a later one. Where logprobs were asked for, those of tool calls come with an empty text.
     """
 
     index: int
@@ -84,10 +87,11 @@ class SampleEnd:
     """A sample has ended.
 
     Attributes:
-        finish: in OpenAI's words.
+        finish: in OpenAI's words. JSON that ends where max_tokens does, because it was steered so, is "stop".
         stop_reason: the stop string or token id that ended it; None for end of sequence.
         complete: as CompletionOutput.complete.
         num_tokens: that were generated.
+        reason: the engine's own word, a FinishReason: "length" also where JSON was steered to its end.
     """
 
     index: int
@@ -95,6 +99,7 @@ class SampleEnd:
     stop_reason: int | str | None
     complete: bool | None
     num_tokens: int
+    reason: str = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ class ToolCallMade:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One sample, whole."""
+    """One sample, whole. `token_ids` and `logprobs` are without the stop token."""
 
     index: int
     content: str

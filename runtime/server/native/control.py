@@ -9,11 +9,13 @@ from pydantic import BaseModel, Field, StrictBool, StrictStr
 from starlette.responses import PlainTextResponse, Response
 
 from ..dependencies import Caller, Service
+from ..document import answers_as
 from ..errors import ApiError
 from ..json_text import to_json
 from ..profile import Profile
 
 router = APIRouter(tags=["native"])
+_PROFILES = {kind: {"schema": {"type": "string"}} for kind in ("application/x-ndjson", "text/html", "image/svg+xml")}
 
 
 class AbortBody(BaseModel):
@@ -32,14 +34,14 @@ async def abort_request(body: AbortBody, service: Service, tenant: Caller) -> Re
     return Response(to_json({"num_aborted": num_aborted}), media_type="application/json")
 
 
-@router.post("/flush_cache")
+@router.post("/flush_cache", response_class=PlainTextResponse)
 async def flush_cache(service: Service) -> PlainTextResponse:
     """Forget all cached prefixes that no running request holds. For admin keys."""
     num_blocks = await service.call(service.llm.reset_prefix_cache)
     return PlainTextResponse(f"Cache flushed: {num_blocks} blocks are free again.\n")
 
 
-@router.post("/start_profile")
+@router.post("/start_profile", response_class=PlainTextResponse)
 async def start_profile(
     service: Service, num_steps: Annotated[int, Query(ge=1, le=100_000)] = 10_000
 ) -> PlainTextResponse:
@@ -56,7 +58,7 @@ async def start_profile(
     return PlainTextResponse("Start profiling.\n")
 
 
-@router.post("/stop_profile")
+@router.post("/stop_profile", response_class=Response, responses=answers_as(_PROFILES))
 async def stop_profile(service: Service, format: Literal["jsonl", "html", "svg"] = "jsonl") -> Response:
     """What was written since /start_profile: a line per step (`Trace.load_jsonl` reads them), or a picture of them.
     For admin keys."""

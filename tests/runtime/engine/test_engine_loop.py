@@ -214,3 +214,22 @@ def test_callbacks_may_use_the_engine_but_not_wait_for_it(loop, request_of, capl
     assert len(seen["errors"]) == 2
     assert "cannot wait there for request second" in seen["errors"][0]
     assert loop.submit(request_of("third", [1])).result(timeout=30).finished
+
+
+def test_a_question_that_is_withdrawn_is_not_asked(loop, request_of):
+    gate, asked = threading.Event(), []
+    first = loop.ask(lambda engine: gate.wait(10))
+    withdrawn = loop.ask(asked.append)
+    assert withdrawn.cancel()
+    gate.set()
+    assert first.result(10)
+    assert loop.ask(lambda engine: engine.has_work).result(10) is False
+    assert asked == []
+    assert loop.submit(request_of("a", [1, 2, 3])).result(10).finished
+
+
+def test_a_loop_that_was_shut_down_answers_no_questions(make_engine):
+    loop = EngineLoop(make_engine())
+    loop.shutdown()
+    with pytest.raises(EngineStoppedError):
+        loop.ask(lambda engine: None)

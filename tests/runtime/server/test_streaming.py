@@ -91,3 +91,7 @@ def test_a_client_that_leaves_frees_what_the_stream_holds(num_messages: int) -> 
     asyncio.run(run())
     assert len(sent) < 1000
     assert held.is_freed
+
+
+def test_no_length_is_declared() -> None:
+    assert b"content-length" not in dict(stream_of(Held(), b"a").raw_headers)

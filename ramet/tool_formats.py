@@ -1,21 +1,23 @@
 """How models write tool calls into their text: one ToolFormat each, and which of them a template was made for.
 
-A new format is one entry of TOOL_FORMATS.
+A new format is one entry of TOOL_FORMATS. The language and the server share it: one reads what a model wrote, the other
+also has a grammar enforce it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..backend import Backend, Message
-from ..errors import InvalidProgramError, ToolCallError
-
 _DECODER = json.JSONDecoder()
 _BETWEEN_CALLS = re.compile(r"[\s;,]*")
+
+
+class MalformedToolCallError(ValueError):
+    """A model began a tool call that is none. The message has what it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +44,51 @@ class ToolFormat:
 
     Attributes:
         opening, closing: "" for calls that are the whole text; a list of them may then be one too.
+        is_parallel: there may be more than one call in a message.
     """
 
     name: str
     arguments_key: str = "arguments"
     opening: str = ""
     closing: str = ""
+    is_parallel: bool = True
+
+    @property
+    def is_whole_text(self) -> bool:
+        """A text is a call from its beginning on, or none at all."""
+        return not self.opening
+
+    @property
+    def mark(self) -> str:
+        """What tells a call from other text as soon as it is there."""
+        return self.opening.strip() or '{"name": "'
+
+    def call_begin(self, name: str) -> str:
+        """A call up to its arguments, as `write` writes it."""
+        return f'{self.opening}{{"name": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": '
+
+    @property
+    def call_end(self) -> str:
+        """What follows the arguments."""
+        return "}" + self.closing
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Names and arguments as a model would write them."""
         texts = (
-            json.dumps({"name": name, self.arguments_key: dict(given)}, ensure_ascii=False) for name, given in calls
+            f"{self.call_begin(name)}{json.dumps(dict(given), ensure_ascii=False)}{self.call_end}"
+            for name, given in calls
         )
-        return "\n".join(f"{self.opening}{text}{self.closing}" for text in texts)
+        return "\n".join(texts)
 
     def read(self, text: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         """What a model wrote, apart from calls; and these, as names and arguments. Linear in the text.
 
         Raises:
-            ToolCallError: a call is begun, but is none.
+            MalformedToolCallError: a call is begun, but is none.
         """
-        mark = self.opening.strip()
-        if not mark:
+        if self.is_whole_text:
             return self._read_whole(text)
-        content, *written = text.split(mark)
+        content, *written = text.split(self.mark)
         calls = []
         for piece in written:
             value, rest = _first_json(piece)
@@ -89,7 +112,7 @@ class ToolFormat:
         name = value.get("name") if isinstance(value, dict) else None
         arguments = value.get(self.arguments_key, {}) if isinstance(value, dict) else None
         if not isinstance(name, str) or not isinstance(arguments, dict):
-            raise ToolCallError(
+            raise MalformedToolCallError(
                 f'a tool call is {{"name": ..., "{self.arguments_key}": {{...}}}}, but the model wrote {text!r:.200}'
             )
         return name, arguments
@@ -99,7 +122,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     each.name: each
     for each in (
         ToolFormat("hermes", opening="<tool_call>\n", closing="\n</tool_call>"),
-        ToolFormat("llama3", arguments_key="parameters"),
+        ToolFormat("llama3", arguments_key="parameters", is_parallel=False),
         ToolFormat("json"),
     )
 }
@@ -108,12 +131,15 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
 DEFAULT_FORMAT = "hermes"
 """Where the template knows no tools, so that any will do that the model is told of."""
 
+RenderProbe = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], bool], str]
+"""A template: messages, tools, and whether to open the next message, to text. Raises ValueError where it refuses."""
+
 _PROBE = "ramet_probe"
 _PROBE_TOOL = {
     "type": "function",
     "function": {"name": _PROBE, "description": "x", "parameters": {"type": "object", "properties": {}}},
 }
-_PROBE_MESSAGES: Sequence[Message] = (
+_PROBE_MESSAGES: Sequence[Mapping[str, Any]] = (
     {"role": "user", "content": "x"},
     {
         "role": "assistant",
@@ -125,22 +151,20 @@ _PROBE_MESSAGES: Sequence[Message] = (
 )
 
 
-def knows_tools(backend: Backend) -> bool:
+def knows_tools(render: RenderProbe) -> bool:
     """Whether the template writes the tools it is given into the prompt."""
     try:
-        segments = backend.chat_segments(_PROBE_MESSAGES[:1], tools=[_PROBE_TOOL])
+        return _PROBE in render(_PROBE_MESSAGES[:1], [_PROBE_TOOL], True)
     except ValueError:
         return False
-    return any(_PROBE in segment.text for segment in segments)
 
 
-def template_format(backend: Backend) -> ToolFormat | None:
+def template_format(render: RenderProbe) -> ToolFormat | None:
     """The format in which the template writes calls; None where it writes none, or in one that is not known."""
     try:
-        segments = backend.chat_segments(_PROBE_MESSAGES, tools=[_PROBE_TOOL], add_generation_prompt=False)
+        text = render(_PROBE_MESSAGES, [_PROBE_TOOL], False)
     except ValueError:
         return None
-    text = "".join(segment.text for segment in segments)
     for tool_format in TOOL_FORMATS.values():
         opening = re.escape(tool_format.opening.strip())
         pattern = rf'{opening}\s*\{{\s*"name"\s*:\s*"{_PROBE}"\s*,\s*"{tool_format.arguments_key}"\s*:\s*\{{'
@@ -149,23 +173,13 @@ def template_format(backend: Backend) -> ToolFormat | None:
     return None
 
 
-def named_format(name: object) -> ToolFormat:
-    """
-    Raises:
-        InvalidProgramError: there is none of that name.
-    """
-    if not isinstance(name, str) or name not in TOOL_FORMATS:
-        raise InvalidProgramError(f"tool_format={name!r} is not allowed: it must be one of {', '.join(TOOL_FORMATS)}")
-    return TOOL_FORMATS[name]
-
-
 def _first_json(text: str) -> tuple[object, str]:
     """The JSON value that a text begins with, and the rest of the text."""
     stripped = text.strip()
     try:
         value, end = _DECODER.raw_decode(stripped)
     except (ValueError, RecursionError) as error:
-        raise ToolCallError(f"a tool call must be JSON, but the model wrote {text!r:.200}: {error}") from error
+        raise MalformedToolCallError(f"a tool call must be JSON, but the model wrote {text!r:.200}: {error}") from error
     return value, stripped[end:]
 
 

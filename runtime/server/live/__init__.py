@@ -1,0 +1,1 @@
+"""The live view of the engine: what admins see of it while it works."""

@@ -1,0 +1,151 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from starlette.responses import Response
+
+from ...logprobs import Logprob
+from ...outputs import RequestOutput, TokenLogprobs
+from ...tokenizer import Tokenizer
+from ..chat.ask import ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
+from ..chat.run import ChatRun, start_chat
+from ..dependencies import Caller, RequestId, Service
+from ..json_text import finite
+from ..streaming import DONE, EventStream, answer_unless_disconnected, event
+from .answers import Heading, counts, end_of_error, extension, json_response, usage_body
+from .chat_request import ChatCompletionRequest
+from .models import check_model
+
+router = APIRouter(prefix="/v1", tags=["openai"])
+
+
+@router.post("/chat/completions")
+async def create_chat_completion(
+    body: ChatCompletionRequest, http: HttpRequest, service: Service, caller: Caller, request_id: RequestId
+) -> Response:
+    """The assistant's next message: text, or calls of tools."""
+    model = check_model(service, body.model)
+    ask = body.ask()
+    tokenizer = service.llm.tokenizer
+    answer_id = f"chatcmpl-{request_id.removeprefix('req-')}"
+    if ask.is_streamed:
+        run = await start_chat(service, caller, ask)
+        stream = ChatStream(Heading(answer_id, "chat.completion.chunk", model), tokenizer, body, run)
+        return EventStream(stream.events(), end_of_error, request_id, run.abort)
+
+    async def answer() -> Response:
+        async with await start_chat(service, caller, ask) as run:
+            messages, output = await run.messages()
+        heading = Heading(answer_id, "chat.completion", model)
+        choices = [_choice(tokenizer, message, body) for message in messages]
+        extra = {"prompt_token_ids": output.prompt_token_ids} if body.return_token_ids else {}
+        return json_response(heading.body(choices=choices, usage=usage_body([output]), **extra))
+
+    return await answer_unless_disconnected(http, answer())
+
+
+def _choice(tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequest) -> dict[str, Any]:
+    calls = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    content = None if calls and not message.content else message.content
+    logprobs = None
+    if message.logprobs is not None:
+        logprobs = _logprobs(tokenizer, message.token_ids, message.logprobs, body)
+    said: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    return {
+        "index": message.index,
+        "message": {**said, "tool_calls": calls} if calls else said,
+        "logprobs": logprobs,
+        **_ending(message.end),
+        **({"token_ids": message.token_ids} if body.return_token_ids else {}),
+    }
+
+
+def _ending(end: SampleEnd) -> dict[str, Any]:
+    return {
+        "finish_reason": end.finish,
+        "stop_reason": end.stop_reason,
+        "ramet": extension(end.reason, end.complete),
+    }
+
+
+def _logprobs(
+    tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], body: ChatCompletionRequest
+) -> dict[str, Any]:
+    num_top = body.top_logprobs or 0
+    listed = []
+    for token_id, entries in zip(token_ids, logprobs, strict=True):
+        top = sorted(((each.rank, token, each) for token, each in entries.items() if each.rank <= num_top))
+        own = _listed(tokenizer, token_id, entries[token_id])
+        listed.append({**own, "top_logprobs": [_listed(tokenizer, token, each) for _, token, each in top]})
+    return {"content": listed, "refusal": None}
+
+
+def _listed(tokenizer: Tokenizer, token_id: int, entry: Logprob) -> dict[str, Any]:
+    data = tokenizer.token_bytes(token_id)
+    return {"token": data.decode(errors="replace"), "logprob": finite(entry.logprob), "bytes": list(data)}
+
+
+class ChatStream:
+    """Writes what a ChatRun says as OpenAI's chunks."""
+
+    def __init__(self, heading: Heading, tokenizer: Tokenizer, body: ChatCompletionRequest, run: ChatRun) -> None:
+        self._heading = heading
+        self._tokenizer = tokenizer
+        self._body = body
+        self._run = run
+        self._num_tokens = [0] * (body.n or 1)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        async with self._run as run:
+            for index in range(self._body.n or 1):
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+            async for happened in run.events():
+                match happened:
+                    case TextDelta():
+                        yield self._text(happened)
+                    case ToolCallBegin():
+                        function = {"name": happened.name, "arguments": ""}
+                        call = {"id": happened.call_id, "type": "function", "function": function}
+                        yield self._call(happened.index, happened.call_idx, call)
+                    case ToolCallDelta():
+                        call = {"function": {"arguments": happened.arguments}}
+                        yield self._call(happened.index, happened.call_idx, call)
+                    case SampleEnd():
+                        self._num_tokens[happened.index] = happened.num_tokens
+                        yield self._chunk(happened.index, {}, **_ending(happened))
+                    case ChatEnd():
+                        if self._body.has_usage:
+                            yield self._usage(happened.output)
+            yield DONE
+
+    def _text(self, delta: TextDelta) -> bytes:
+        self._num_tokens[delta.index] += len(delta.token_ids)
+        more: dict[str, Any] = {}
+        if delta.logprobs:
+            more["logprobs"] = _logprobs(self._tokenizer, delta.token_ids, delta.logprobs, self._body)
+        if self._body.return_token_ids:
+            more["token_ids"] = delta.token_ids
+        return self._chunk(delta.index, {"content": delta.text}, **more)
+
+    def _call(self, index: int, call_idx: int, call: dict[str, Any]) -> bytes:
+        return self._chunk(index, {"tool_calls": [{"index": call_idx, **call}]})
+
+    def _chunk(self, index: int, delta: dict[str, Any], **more: Any) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
+        usage: dict[str, Any] = {}
+        if self._body.has_running_usage:
+            usage = {"usage": counts(len(self._run.prompt_token_ids), sum(self._num_tokens))}
+        elif self._body.has_usage:
+            usage = {"usage": None}
+        return event(self._heading.body(choices=[choice], **usage))
+
+    def _usage(self, output: RequestOutput) -> bytes:
+        return event(self._heading.body(choices=[], usage=usage_body([output])))
