@@ -7,8 +7,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/lock.txt
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+CLIENTS_VENV ?= $(VENV)-clients
+CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+INSTALLED_CLIENTS := $(CLIENTS_VENV)/.installed
 
-.PHONY: demo test test-slow check lock clean
+# What `make test-clients` runs; the rest of the line goes to pytest.
+CLIENT_TESTS ?= tests/clients
+
+.PHONY: demo test test-slow test-clients check lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/ramet demo
@@ -17,7 +23,11 @@ test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest
 
 test-slow: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -m "not clients"
+
+# The server under real clients. A client that is missing fails its test here.
+test-clients: $(INSTALLED_CLIENTS)
+	RAMET_TESTS_REQUIRE_CLIENTS=1 $(CLIENTS_VENV)/bin/python -m pytest -m clients $(CLIENT_TESTS)
 
 check: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -41,9 +51,21 @@ $(INSTALLED_DEV): $(INSTALLED)
 	@$(PIP) --config-settings editable_mode=compat -e ".[dev]"
 	@touch $@
 
+# The clients get an environment of their own on top of the other one: torch is not installed twice, and nothing that
+# they ask for changes what ramet is tested with otherwise. Those of the second file ask for versions that contradict
+# the lock, but work with it.
+$(INSTALLED_CLIENTS): $(INSTALLED_DEV) requirements/clients.txt requirements/clients-no-deps.txt
+	@echo "Making the environment of the clients in $(CLIENTS_VENV) (about three minutes)"
+	@$(BIN)/python -m venv $(CLIENTS_VENV)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		> $$($(CLIENTS_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ramet_environment.pth
+	@$(CLIENTS_PIP) -c requirements/lock.txt -r requirements/clients.txt
+	@$(CLIENTS_PIP) --no-deps -r requirements/clients-no-deps.txt
+	@touch $@
+
 # Pin again what a fresh environment resolves to: `make clean lock`.
 lock:
 	sh requirements/make-lock.sh "$(PYTHON)"
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS_VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

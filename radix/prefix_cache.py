@@ -12,7 +12,7 @@ The life of a sequence, and the only calls that change anything:
 Before it is acquired, a sequence can `watch` how much of it is cached (watches.py). What is left of it once it is
 released may be expected to be used again (expectations.py).
 
-A call that cannot get its blocks says so (None or False) and has changed nothing. Not safe to use from two threads.
+A call that cannot get its blocks says so (None or False) and has changed nothing. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -181,6 +181,7 @@ class PrefixCache:
         namespace: Hashable = None,
         priority: int = 0,
         retention: Retention = (),
+        is_counted: bool = True,
     ) -> tuple[BlockTable, list[BlockCopy]] | None:
         """Open a table for a sequence: shares what `match` found, with room for `num_tokens` tokens in all.
 
@@ -195,6 +196,7 @@ class PrefixCache:
                 matched again up to match.num_tokens, so the table may have fewer computed tokens than the match.
             num_tokens: may be more than there are tokens yet; at least match.num_tokens.
             retention: which of its tokens to keep for longer than others, or not so long, once the sequence is done.
+            is_counted: it is a sequence's: `stats` counts its tokens.
 
         Returns:
             The table, with num_computed_tokens = match.num_tokens, and the copies; or None if there is not enough
@@ -225,8 +227,8 @@ class PrefixCache:
         opened = self._open(token_ids, node, list(match.block_ids), tail, num_private, priority, retention)
         if opened is not None:
             self._insertion.retain_path(opened[0])
-            self._stats.num_queried_tokens += len(token_ids)
-            self._stats.num_hit_tokens += match.num_tokens
+            self._stats.num_queried_tokens += len(token_ids) * is_counted
+            self._stats.num_hit_tokens += match.num_tokens * is_counted
         return opened
 
     def extend(self, table: BlockTable, num_tokens: int) -> bool:
@@ -318,11 +320,9 @@ class PrefixCache:
         table.is_released = True
 
     # ---- the rest --------------------------------------------------------------------------------------------------
-
     def reset(self) -> int:
         """Forget everything that no running sequence uses; returns how many blocks that freed."""
-        dropped = self.tree.evict(self.num_blocks)
-        self.pool.free(dropped)
+        self.pool.free(dropped := self.tree.evict(self.num_blocks))
         return len(dropped)
 
     def annotate(self, block_id: int, payload: object) -> None:

@@ -101,7 +101,7 @@ O(nodes on the path); split O(run); append O(new blocks); evict O(blocks + log l
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 from .eviction import EvictionPolicy, EvictionQueue, Usage
 from .expectations import MAX_TURNOVERS, Expectations
@@ -115,8 +115,7 @@ from .watches import PrefixWatch, Watches
 class RadixTree:
     """One radix tree for each namespace, with shared eviction.
 
-    It knows tokens, block ids and locks. It does not know which blocks are free: methods that drop blocks return their
-    ids, and the caller frees them.
+    It knows tokens, block ids and locks, not which are free: the caller frees what methods drop and return.
 
     Attributes:
         roots: the root of each namespace that holds or runs something.
@@ -124,6 +123,7 @@ class RadixTree:
         expectations: which prefixes somebody expects to be used again, and when.
         num_locked_blocks: blocks in locked nodes.
         num_splits: how many nodes were split. Positions inside nodes found earlier are stale once this has moved.
+        on_evict: called before `evict` drops whole blocks: with their node, and how many of its last ones they are.
     """
 
     def __init__(self, block_size: int, policy: EvictionPolicy, max_pieces: int) -> None:
@@ -133,6 +133,7 @@ class RadixTree:
         self.watches = Watches(block_size)
         self.num_locked_blocks = 0
         self.num_splits = 0
+        self.on_evict: Callable[[RadixNode, int], None] | None = None
         self._namespace_of: dict[RadixNode, Hashable] = {}
         self._queue: EvictionQueue[RadixNode | PartialLeaf] = EvictionQueue(policy, max_pieces)
         self.expectations = Expectations(MAX_TURNOVERS * max_pieces, self._queue.lower)
@@ -190,6 +191,9 @@ class RadixTree:
         while node.parent is not None:
             node = node.parent
         return node
+
+    def namespace_of(self, node: RadixNode) -> Hashable:
+        return self._namespace_of[self.root_of(node)]
 
     def num_newly_locked_blocks(self, node: RadixNode, num_node_blocks: int) -> int:
         """How many evictable blocks would be evictable no more if the first blocks of `node` were locked."""
@@ -349,7 +353,10 @@ class RadixTree:
                 evicted.append(piece.block_id)
                 self._settle(parent)
             else:
-                evicted += self._trim(piece, num_blocks - len(evicted))  # 12
+                num_trimmed = min(num_blocks - len(evicted), len(piece.block_ids))
+                if self.on_evict is not None:
+                    self.on_evict(piece, num_trimmed)
+                evicted += self._trim(piece, num_trimmed)  # 12
         return evicted
 
     def prune(self, node: RadixNode) -> list[int]:

@@ -15,11 +15,14 @@ ignores the end of sequence has its whole allowance counted, for its length is n
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable
 from typing import Literal
 
 from .sequence import Sequence
+
+logger = logging.getLogger(__name__)
 
 INITIAL_RATIO = 0.7
 MIN_SHARE_OF_INITIAL = 0.14
@@ -124,3 +127,15 @@ class AdmissionControl:
             if num_blocks > 0:
                 num_missing += num_blocks
         return num_missing
+
+
+def warn_of_preemption(sequence: Sequence, number: int) -> None:
+    """Say that a running sequence was not given the room it needed, and what helps."""
+    logger.warning(
+        "Request %s (sample %d) is preempted by recompute because the KV cache has no free block (preemption "
+        "number %d). Give the cache more memory (kv_cache_memory or num_blocks), or lower max_num_seqs or "
+        "max_num_batched_tokens, raise schedule_conservativeness, or set reserve='max', which never preempts.",
+        sequence.request.request_id,
+        sequence.sample_idx,
+        number,
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 from .engine_loop import RequestHandle
 from .generate_request import AskedText, GenerateAsk
-from .outputs import OutputChunk
+from .outputs import OutputChunk, RequestOutput
 from .sglang_format import finish_reason
 
 Answer = dict[str, Any]
@@ -28,7 +28,7 @@ class StreamedAnswers:
 
     ask: GenerateAsk
     handles: Sequence[RequestHandle]
-    finish: Callable[[AskedText, RequestHandle], list[Answer]]
+    finish: Callable[[AskedText, RequestOutput], list[Answer]]
     num_running: int = field(init=False)
     texts: dict[int, str] = field(default_factory=dict)
     token_ids: dict[int, list[int]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class StreamedAnswers:
         idx = self.first_idx[request_idx] + chunk.index
         if chunk.output is not None:
             self.num_running -= 1
-            for offset, answer in enumerate(self.finish(item, self.handles[request_idx])):
+            for offset, answer in enumerate(self.finish(item, chunk.output)):
                 yield {**answer, "index": self.first_idx[request_idx] + offset}
             return
         if item.native.is_prefill_only:

@@ -66,6 +66,8 @@ class WaitReason(StrEnum):
     """A running sequence is just computing more of its prefix."""
     ROOM = "room"
     """The KV cache has too few blocks for it, or for those that run."""
+    LOADING = "loading"
+    """More of its prefix is being loaded from a tier behind the pool than one step may copy."""
     SEATS = "seats"
     """As many sequences run as may."""
     BUDGET = "budget"
@@ -74,6 +76,8 @@ class WaitReason(StrEnum):
     """One that is served before it did not fit."""
     BATCHING = "batching"
     """Nobody joins a batch that runs: `EngineConfig.batching` is "request-level"."""
+    TRIAL = "trial"
+    """A step failed, and nobody starts before those who were in it are known to be good or bad (`suspects.py`)."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from .request import Request
 from .request_state import RequestState
 from .sampler import Sampler
 from .scheduler import Scheduler
+from .sequence import Sequence
 from .sequence_factory import SequenceFactory
 from .trie_logprobs import TrieLogprobs
 
@@ -66,8 +67,28 @@ def advance(
         forks = [sequences.fork_branch(sequence, child) for child in branch.children[1:]]
         state.sequences += forks
         sequence.go_on(branch.children[0])
-        scheduler.branch(sequence, forks)
+        _branch_off(sequence, forks, scheduler)
     else:
         sequence.finish_reason = FinishReason.SCORED
         scheduler.remove(sequence)
     return scoring.num_open_branches == 0
+
+
+def _branch_off(parent: Sequence, children: list[Sequence], scheduler: Scheduler) -> None:
+    """Let these, which begin with the tokens computed for `parent`, run beside it on shared blocks: as many as there is
+    room for beside what everybody else is expected to need. The rest wait, ahead of all who never ran.
+
+    The copies this takes are carried out with the next batch.
+    """
+    table, cache, admission = parent.block_table, scheduler.cache, scheduler.admission
+    assert table is not None
+    num_shared_blocks = table.num_committed_tokens // cache.block_size
+    admission.begin_pass(scheduler.running)
+    has_room = True
+    for child in children:
+        has_room = has_room and admission.has_room(child, num_shared_blocks, 0, cache.num_available_blocks)
+        if not has_room:
+            child.program_branch = parent.program_branch
+            scheduler.waiting.add_returning(child)
+        elif scheduler.fork(parent, child):
+            admission.on_admission(child)

@@ -2,7 +2,7 @@
 
 `RAMET_MODEL`, `RAMET_KERNELS`, `RAMET_NUM_THREADS` and `RAMET_KV_CACHE_MEMORY` give defaults; `RAMET_CACHE_DIR` is
 where converted tokenizers and compiled kernels are kept; `RAMET_CPU_ISA` and `CXX` say which build of the CPU kernels
-is taken and what compiles them.
+is taken and what compiles them; `RAMET_API_KEY` is a key of the server, which should not stand in a command line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _SWITCHES = (
     "keep_open_programs",
     "check_invariants",
 )
-_COUNTS = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_num_logit_rows", "tensor_parallel_size")
+_COUNTS = (
+    *("block_size", "max_num_batched_tokens", "max_num_seqs", "max_num_logit_rows", "tensor_parallel_size"),
+    "prefix_cache_dir_size",
+)
+_SIZES = ("kv_cache_memory", "prefix_cache_dir_size", "host_cache_memory")
 BATCHING = ("continuous", "prefill-first", "request-level")
 RESERVE = ("estimate", "max", "none")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -80,6 +84,11 @@ def default_num_threads() -> int:
     if value is not None:
         return value
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def api_keys_from_env() -> tuple[str, ...]:
+    """The keys in RAMET_API_KEY, with commas between them; () if there are none."""
+    return tuple(key.strip() for key in os.environ.get("RAMET_API_KEY", "").split(",") if key.strip())
 
 
 def kv_cache_memory_from_env() -> int | None:
@@ -160,6 +169,11 @@ class EngineConfig:
         keep_open_programs: whatever the eviction policy, evict what a program that goes on has left in the cache after
             all else. A preference: nothing is locked, and what is not used while the cache is replaced a few times
             counts no more.
+        prefix_cache_dir: a directory where finished prefixes are kept, for this and later processes, in a folder that
+            is this user's alone; None keeps none. Each model, and each version of what computes it, has its own files.
+        prefix_cache_dir_size: bytes of all that is kept there, or a text such as "4G".
+        host_cache_memory: bytes of host memory for what a GPU's pool gives up, or a text such as "8G"; pinned where
+            there is a GPU. None takes none.
         seed: base of the seeds of requests that bring none; None draws it from the system.
         tensor_parallel_size: processes that compute the model together, each with a part of its weights and of the
             cache, and on CUDA with a device of its own; `kv_cache_memory` is what each has. It must divide the model's
@@ -190,6 +204,9 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
     keep_open_programs: bool = False
+    prefix_cache_dir: str | None = None
+    prefix_cache_dir_size: int = 4 * GIB
+    host_cache_memory: int | None = None
     seed: int | None = None
     tensor_parallel_size: int = 1
     check_invariants: bool = False
@@ -198,7 +215,7 @@ class EngineConfig:
         self._use_own_spelling()
         for name in _COUNTS:
             self._check_positive(name, getattr(self, name))
-        for name in ("max_model_len", "num_blocks", "kv_cache_memory"):
+        for name in ("max_model_len", "num_blocks", "kv_cache_memory", "host_cache_memory"):
             value = getattr(self, name)
             if value is not None:
                 self._check_positive(name, value)
@@ -236,6 +253,7 @@ class EngineConfig:
         fraction = self.gpu_memory_utilization
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0.0 < fraction <= 1.0:
             raise InvalidConfigError(f"gpu_memory_utilization={fraction!r} must lie in (0, 1]")
+        self._check_tiers()
         self._check_name("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         self._check_name("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
 
@@ -251,14 +269,34 @@ class EngineConfig:
 
     def _use_own_spelling(self) -> None:
         """Sizes with a unit become bytes, other names of dtypes ours."""
-        memory: object = self.kv_cache_memory
-        if isinstance(memory, str):
-            try:
-                object.__setattr__(self, "kv_cache_memory", parse_bytes(memory))
-            except ValueError as error:
-                raise InvalidConfigError(f"kv_cache_memory={error}") from error
+        for name in _SIZES:
+            memory: object = getattr(self, name)
+            if isinstance(memory, str):
+                try:
+                    object.__setattr__(self, name, parse_bytes(memory))
+                except ValueError as error:
+                    raise InvalidConfigError(f"{name}={error}") from error
+        if isinstance(self.prefix_cache_dir, Path):
+            object.__setattr__(self, "prefix_cache_dir", str(self.prefix_cache_dir))
         if isinstance(self.dtype, str):
             object.__setattr__(self, "dtype", DTYPE_NAMES.get(self.dtype, self.dtype))
+
+    def _check_tiers(self) -> None:
+        if self.prefix_cache_dir is not None and (
+            not isinstance(self.prefix_cache_dir, str) or not self.prefix_cache_dir.strip()
+        ):
+            raise InvalidConfigError(
+                f"prefix_cache_dir={self.prefix_cache_dir!r} must be the path of a directory, or None"
+            )
+        for name in ("prefix_cache_dir", "host_cache_memory"):
+            if getattr(self, name) is None:
+                continue
+            if not self.enable_prefix_caching:
+                raise InvalidConfigError(f"{name} keeps cached prefixes, and enable_prefix_caching is off: turn it on")
+            if self.tensor_parallel_size > 1:
+                raise InvalidConfigError(
+                    f"{name} does not go with tensor_parallel_size={self.tensor_parallel_size}: leave one of them out"
+                )
 
     def _check_captured_batch_sizes(self) -> None:
         if self.captured_batch_sizes is None:

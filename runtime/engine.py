@@ -22,10 +22,9 @@ thrown away and never cached.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ from ..radix.snapshot import CacheSnapshot, take_snapshot
 from . import beam_group, choice_scoring
 from .batch import Batch
 from .config import EngineConfig
-from .errors import InvalidRequestError, RequestAbortedError, RequestFailedError
+from .errors import InvalidRequestError, RequestAbortedError
 from .grammar.compiler import GrammarCompiler
 from .grammar.vocabulary import GrammarVocabulary
 from .metrics import EngineMetrics
@@ -53,12 +52,12 @@ from .scheduler import Scheduler
 from .sequence import Sequence, SequenceStatus
 from .sequence_factory import SequenceFactory
 from .step_acceptance import StepAcceptance
+from .step_failures import StepFailures
 from .step_launcher import InFlightStep, StepLauncher
 from .step_sampling import StepSampling
+from .tiers.prefix_tiers import PrefixTiers, TieredStorage
 from .tokenizer import Tokenizer
 from .trace.recorder import TraceRecorder
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,8 @@ class StepResults:
     """What came of a step.
 
     Attributes:
-        chunks: the last ones of its requests, if it failed.
-        wasted: sequences that had ended before their results were there.
+        chunks: the last ones of requests that it failed for.
+        wasted: sequences that had ended before their results were there; all, if it failed.
     """
 
     step: InFlightStep | None = None
@@ -83,6 +82,7 @@ class Engine:
         runner: computes the steps.
         max_model_len: most tokens of one sequence.
         sampler: chooses the tokens; None takes NumpySampler.
+        storage: the pool's memory with the tiers behind it, which the engine closes; None: there are none.
 
     Attributes:
         limits: what a request may ask for here; immutable, so any thread may check against it.
@@ -95,6 +95,7 @@ class Engine:
         tokenizer: Tokenizer,
         max_model_len: int,
         sampler: Sampler | None = None,
+        storage: TieredStorage | None = None,
     ) -> None:
         self.config = config
         self.runner = runner
@@ -106,7 +107,8 @@ class Engine:
             enable_sharing=config.enable_prefix_caching,
             keeps_expected=config.keep_open_programs,
         )
-        self.scheduler = Scheduler(config, self.cache)
+        self._tiers = PrefixTiers(self.cache, storage)
+        self.scheduler = Scheduler(config, self.cache, self._tiers)
         self.sampler: Sampler = sampler or NumpySampler()
         self.metrics = EngineMetrics()
         self.limits = RequestLimits(
@@ -132,6 +134,7 @@ class Engine:
             self._requests, self.scheduler, self.cache, self.sampler, self._sequences, self.metrics
         )
         self._outputs = OutputProcessor(self._requests, self.scheduler, self.metrics, tokenizer, self._sequences)
+        self._failures = StepFailures(self._requests, self.scheduler, self._outputs, self.metrics)
 
     @property
     def has_work(self) -> bool:
@@ -165,7 +168,7 @@ class Engine:
         """One iteration over all that is running and waiting.
 
         Returns:
-            What it added to each sample. A failing step fails the requests it was computing and no others.
+            What it added to each sample. A failing step fails the request that it failed for (see `StepFailures`).
         """
         with self.metrics.phase("intake"):
             chunks = self._intake()
@@ -212,8 +215,14 @@ class Engine:
         self._recorders = tuple(other for other in self._recorders if other is not recorder)
 
     def reset_prefix_cache(self) -> int:
-        """Forget every block no running sequence holds. Returns the number of blocks freed."""
-        return self.cache.reset()
+        """Forget every block no running sequence holds, and all that the tiers have. Returns the number of blocks freed
+        in the pool."""
+        with self._tiers.forgetting():
+            return self.cache.reset()
+
+    def metrics_snapshot(self) -> EngineMetrics:
+        """What was counted so far. It does not change any more."""
+        return replace(self.metrics.snapshot(), tiers=self._tiers.stats)
 
     def cache_snapshot(self) -> CacheSnapshot:
         """What the cache holds between two steps."""
@@ -225,6 +234,7 @@ class Engine:
         while self._in_flight:
             self._launcher.wait(self._in_flight.popleft(), self.sampler)
         self._launcher.close()
+        self._tiers.close()
         self._grammars.close()
 
     def _process(self, results: StepResults) -> list[OutputChunk]:
@@ -327,7 +337,9 @@ class Engine:
         try:
             logits, samples = self._tokens_of(step)
         except Exception as error:
-            return StepResults(step, self._fail_batch(step.batch, error))
+            chunks = self._failures.handle(step, self._in_flight, error)
+            return StepResults(step, chunks, wasted=[part.sequence for part in step.batch.scheduled])
+        self._failures.note_success()
         if step.draw is not None and self._in_flight:
             self._in_flight[0].void.update(step.draw.steered)
         wasted = step.wasted()
@@ -346,18 +358,3 @@ class Engine:
             if step.draw is None or drawn is None:
                 return logits, self._sampling.sample(step.batch, logits)
             return logits, step.draw.finish(drawn)
-
-    def _fail_batch(self, batch: Batch, cause: Exception) -> list[OutputChunk]:
-        logger.error("A step failed; its %d sequences are given up", len(batch.scheduled), exc_info=cause)
-        chunks: list[OutputChunk] = []
-        # A fork that does not run in this step still needs the copy that was to be made before it.
-        for sequence in (*(part.sequence for part in batch.scheduled), *batch.forked):
-            if sequence.is_finished:  # while the step was in flight, or with a sibling just now
-                continue
-            request_id = sequence.request.request_id
-            state = self._requests[request_id]
-            self.metrics.num_failed += 1
-            error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")
-            error.__cause__ = cause
-            chunks += self._outputs.give_up(state, FinishReason.ERROR, error)
-        return chunks

@@ -14,8 +14,10 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TypeVar
 
 from .engine import Engine
@@ -27,6 +29,20 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _PATIENCE_SECONDS = 2.0
 """For the step that runs at a shutdown, where it can be cut short."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePulse:
+    """Whether an engine is alive.
+
+    Attributes:
+        is_alive: its thread runs, and takes requests.
+        busy_seconds: how long the step, or the message, has been going on that it is at; 0 between two, and while there
+            is nothing to do.
+    """
+
+    is_alive: bool
+    busy_seconds: float
 
 
 class RequestHandle:
@@ -146,6 +162,7 @@ class EngineLoop:
         self._handles: dict[str, RequestHandle] = {}
         self._is_stopping = False
         self._is_cut_short = False
+        self._busy_since: float | None = None
         self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, name="ramet-engine", daemon=True)
         self._thread.start()
@@ -190,6 +207,14 @@ class EngineLoop:
 
         self._post(run)
         return future
+
+    def pulse(self) -> EnginePulse:
+        """Waits for nothing, whatever the engine does. From any thread."""
+        busy_since = self._busy_since
+        return EnginePulse(
+            is_alive=self._thread.is_alive() and not self._is_stopping,
+            busy_seconds=0.0 if busy_since is None else time.monotonic() - busy_since,
+        )
 
     def tell(self, message: Callable[[Engine], None]) -> None:
         """Run a short function on the engine's thread, after what was submitted before. Returns at once; nothing
@@ -248,18 +273,18 @@ class EngineLoop:
                 self._handles[handle.request.request_id] = handle
 
     def _run(self) -> None:
-        while self._take_messages():
-            if self._engine.has_work:
-                try:
+        try:
+            while self._take_messages():
+                if self._engine.has_work:
                     chunks = self._engine.step()
                     if self._is_cut_short:  # what has failed did so for that reason, and `_end_all` says so
                         chunks = [chunk for chunk in chunks if chunk.output is None or chunk.output.error is None]
                     self._publish(chunks)
-                except BaseException as error:
-                    logger.exception("The engine broke an invariant and stops")
-                    with self._wakeup:
-                        self._is_stopping = True
-                    return self._end_all(error)
+        except BaseException as error:
+            logger.exception("The engine broke an invariant and stops")
+            with self._wakeup:
+                self._is_stopping = True
+            return self._end_all(error)
         return self._end_all(EngineStoppedError("the engine was shut down while this request ran"))
 
     def _take_messages(self) -> bool:
@@ -267,8 +292,10 @@ class EngineLoop:
 
         A method of its own so that the waiting thread holds on to no message, and through it to no request.
         """
+        self._busy_since = None
         with self._wakeup:
             self._wakeup.wait_for(lambda: self._inbox or self._is_stopping or self._engine.has_work)
+            self._busy_since = time.monotonic()
             inbox, self._inbox = self._inbox, []
             is_stopping = self._is_stopping
         for message in inbox:
@@ -283,16 +310,26 @@ class EngineLoop:
             handle.publish(chunk)
 
     def _end_all(self, cause: BaseException) -> None:
-        self._engine.close()
-        with self._wakeup:
-            inbox, self._inbox = self._inbox, []
-        for message in inbox:
-            message()
-        handles, self._handles = self._handles, {}
-        for handle in handles.values():
-            error = EngineStoppedError(f"request {handle.request.request_id} ended with the engine: {cause!r}")
-            error.__cause__ = cause
-            handle.publish(_failed(handle.request, error))
+        try:
+            self._engine.close()
+        finally:  # whatever happens, nobody is left waiting
+            with self._wakeup:
+                inbox, self._inbox = self._inbox, []
+            for message in inbox:
+                _run_safely(message)
+            handles, self._handles = self._handles, {}
+            for handle in handles.values():
+                error = EngineStoppedError(f"request {handle.request.request_id} ended with the engine: {cause!r}")
+                error.__cause__ = cause
+                handle.publish(_failed(handle.request, error))
+            self._busy_since = None
+
+
+def _run_safely(message: Callable[[], None]) -> None:
+    try:
+        message()
+    except BaseException:
+        logger.exception("A message to an engine that ends raised")
 
 
 def _call_safely(callback: Callable[[T], None], argument: T) -> None:

@@ -27,7 +27,7 @@ _KNOWN = (
     "return_text_in_logprobs",
     "stream",
 )
-_UNSUPPORTED: Mapping[str, str] = {
+UNSUPPORTED: Mapping[str, str] = {
     "image_data": "text only",
     "audio_data": "text only",
     "video_data": "text only",
@@ -77,10 +77,12 @@ def read_generate(
     top_logprobs_num: int | Sequence[int],
     return_text_in_logprobs: bool,
     others: Mapping[str, Any],
+    prompt_name: str = "prompt",
 ) -> GenerateAsk:
     """
     Args:
         others: further arguments, which are refused unless they ask for nothing.
+        prompt_name: what `prompt` is called where it was asked for.
 
     Raises:
         InvalidRequestError: the prompts are malformed, a list has not one entry per prompt, or an argument is unknown.
@@ -88,12 +90,12 @@ def read_generate(
     """
     _refuse(others)
     check_flag("return_text_in_logprobs", return_text_in_logprobs)
-    prompts, is_single = _prompts(prompt, input_ids)
+    prompts, is_single = _prompts(prompt, input_ids, prompt_name)
     count = len(prompts)
-    params = _one_each("sampling_params", sampling_params, count, Mapping | None)
-    wanted = _one_each("return_logprob", return_logprob, count, bool)
-    starts = _one_each("logprob_start_len", logprob_start_len, count, int)
-    tops = _one_each("top_logprobs_num", top_logprobs_num, count, int)
+    params = one_each("sampling_params", sampling_params, count, Mapping | None)
+    wanted = one_each("return_logprob", return_logprob, count, bool)
+    starts = one_each("logprob_start_len", logprob_start_len, count, int)
+    tops = one_each("top_logprobs_num", top_logprobs_num, count, int)
     items = []
     for idx in range(count):
         text, token_ids = _tokenized(prompts[idx], tokenizer, None if is_single else idx)
@@ -144,41 +146,47 @@ def _request(
 
 def _refuse(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
-        if name in _UNSUPPORTED:
+        if name in UNSUPPORTED:
             if value is None or value is False:
                 continue
-            raise InvalidRequestError(f"{name} is not supported: {_UNSUPPORTED[name]}")
+            raise InvalidRequestError(f"{name} is not supported: {UNSUPPORTED[name]}")
         raise InvalidRequestError(f"generate has no {name!r}{did_you_mean(name, _KNOWN)} it takes {', '.join(_KNOWN)}")
 
 
 def _prompts(
-    prompt: str | Sequence[str] | None, input_ids: Sequence[int] | Sequence[Sequence[int]] | None
+    prompt: str | Sequence[str] | None, input_ids: Sequence[int] | Sequence[Sequence[int]] | None, name: str
 ) -> tuple[list[Prompt], bool]:
     if (prompt is None) == (input_ids is None):
-        raise InvalidRequestError("give either prompt or input_ids")
+        raise InvalidRequestError(f"give either {name} or input_ids")
     if isinstance(prompt, str):
         return [prompt], True
     if prompt is not None:
         texts = list(prompt) if isinstance(prompt, Sequence) else [None]
         if not texts or not all(isinstance(text, str) for text in texts):
-            raise InvalidRequestError(f"prompt={prompt!r} must be a text or a non-empty list of texts")
+            raise InvalidRequestError(f"{name}={prompt!r:.200} must be a text or a non-empty list of texts")
         return list(map(str, texts)), False
     assert input_ids is not None
     if isinstance(input_ids, str | bytes | bytearray) or not isinstance(input_ids, Sequence) or not input_ids:
-        raise InvalidRequestError(f"input_ids={input_ids!r} must be a non-empty list of token ids, or of such lists")
+        raise InvalidRequestError(
+            f"input_ids={input_ids!r:.200} must be a non-empty list of token ids, or of such lists"
+        )
     if isinstance(input_ids[0], Sequence):
         return [{"prompt_token_ids": ids} for ids in input_ids], False
     return [{"prompt_token_ids": input_ids}], True
 
 
-def _one_each(name: str, value: Any, count: int, kind: Any) -> list[Any]:
-    """One value per prompt."""
+def one_each(name: str, value: Any, count: int, kind: Any) -> list[Any]:
+    """One value per prompt.
+
+    Raises:
+        InvalidRequestError: there are more or fewer, or one is of another kind.
+    """
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value] * count
     if len(values) != count:
         raise InvalidRequestError(f"{name} has {len(values)} entries for {count} prompts: give one, or one per prompt")
     for item in values:
         if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
-            raise InvalidRequestError(f"{name}={item!r} is not allowed")
+            raise InvalidRequestError(f"{name}={item!r:.200} is not allowed")
     return values
 
 

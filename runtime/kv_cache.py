@@ -76,6 +76,32 @@ class KVCache:
             for cache in layer:
                 self._kernels.copy_blocks(cache, src_block_ids, dst_block_ids)
 
+    @torch.inference_mode()
+    def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
+        """A copy of blocks: uint8 [n, bytes_per_block] on the cache's device; layer after layer, keys before values."""
+        parts = self._as_bytes()
+        indices = self._indices(block_ids)
+        return torch.cat([part.index_select(0, indices) for part in parts], dim=1)
+
+    @torch.inference_mode()
+    def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
+        """Put back what `read_blocks` has returned, from any device, into these blocks, all distinct."""
+        parts = self._as_bytes()
+        indices = self._indices(block_ids)
+        columns = torch.split(data.to(indices.device, non_blocking=True), [part.shape[1] for part in parts], dim=1)
+        for part, column in zip(parts, columns, strict=True):
+            part.index_copy_(0, indices, column)
+
+    def _indices(self, block_ids: Sequence[int]) -> Tensor:
+        device = self._kernels.device
+        host = torch.tensor(block_ids, dtype=torch.int64, pin_memory=device.type == "cuda")
+        return host.to(device, non_blocking=True)
+
+    def _as_bytes(self) -> list[Tensor]:
+        """Every layer's keys and values as uint8 [blocks, bytes], in place: the first dimension is that of blocks in
+        the layouts of all kernels."""
+        return [cache.view(self.num_physical_blocks, -1).view(torch.uint8) for layer in self.layers for cache in layer]
+
     @staticmethod
     def num_blocks_in(num_bytes: int, config: ModelConfig, block_size: int, dtype: torch.dtype = torch.float32) -> int:
         """How many blocks a budget of bytes holds, over all layers, keys and values. What `bytes_per_block` of a cache

@@ -23,7 +23,7 @@ from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
 from .config import EngineConfig, default_kernels, default_model, default_num_threads
 from .engine import Engine
-from .engine_loop import EngineLoop, RequestHandle
+from .engine_loop import EngineLoop, EnginePulse, RequestHandle
 from .errors import InvalidConfigError, InvalidRequestError
 from .metrics import EngineMetrics
 from .option_names import engine_config
@@ -34,6 +34,8 @@ from .prompts import Prompt, as_prompt_list, is_conversation, tokenize_prompt
 from .request import Request, RequestFields
 from .runner_factory import build_runner, runner_candidates
 from .runner_spec import RunnerSpec
+from .tiers.prefix_tiers import TieredStorage
+from .tiers.registry import open_tiers
 from .tokenizer import load_tokenizer
 from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
@@ -102,10 +104,16 @@ class LLM:
         self.model_config = loaded.model_config
         self.kernels_name = loaded.kernels_name
         self._close_runner = loaded.close
+        storage: TieredStorage | None = None
         try:
-            self._engine = Engine(self.config, loaded.runner, self.tokenizer, loaded.max_model_len, loaded.sampler)
+            storage = open_tiers(self.config, loaded, checkpoint)
+            self._engine = Engine(
+                self.config, loaded.runner, self.tokenizer, loaded.max_model_len, loaded.sampler, storage
+            )
             self._loop = EngineLoop(self._engine)
         except BaseException:
+            if storage is not None:
+                storage.close()
             if loaded.close is not None:
                 loaded.close()
             raise
@@ -267,7 +275,16 @@ class LLM:
 
     def metrics(self) -> EngineMetrics:
         """Counters and phase times so far."""
-        return self._loop.call(lambda engine: engine.metrics.snapshot())
+        return self._loop.call(lambda engine: engine.metrics_snapshot())
+
+    def tell(self, message: Callable[[Engine], None]) -> None:
+        """Have the engine's thread call a short function between two steps, after what was submitted before. Returns at
+        once; nothing happens if the engine was shut down."""
+        self._loop.tell(message)
+
+    def pulse(self) -> EnginePulse:
+        """Whether the engine is alive, and how long it has been at its step. Waits for nothing, even if that hangs."""
+        return self._loop.pulse()
 
     @contextmanager
     def trace(self, max_num_steps: int | None = None) -> Iterator[TraceRecorder]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from .tiers.base import TierStats
+
 PHASES = ("intake", "schedule", "forward", "sample", "commit")
 
 
@@ -15,12 +17,15 @@ class EngineMetrics:
     """Counts over the engine's life.
 
     Attributes:
+        num_failed_steps: steps that raised. They are not among num_steps, and their tokens not among the computed ones.
+        num_retried_sequences: sequences that were computed again because a step failed in which others were, too.
         num_prompt_tokens: prompt tokens of all sequences that were admitted (each once).
         num_cached_tokens: those of them found in the cache.
         num_computed_tokens: tokens that went through the model, recompute after preemption included.
         num_wasted_tokens: those of them that were computed for a sequence which had ended meanwhile (overlap, aborts),
             or from a drawn token that its grammar replaced.
         num_forced_tokens: generated tokens that a grammar forced, which were not sampled.
+        tiers: of the tiers behind the pool, by name; in a snapshot only.
         phase_seconds: time spent in each of the five phases of a step.
     """
 
@@ -29,6 +34,8 @@ class EngineMetrics:
     num_finished: int = 0
     num_aborted: int = 0
     num_failed: int = 0
+    num_failed_steps: int = 0
+    num_retried_sequences: int = 0
     num_preemptions: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -36,6 +43,7 @@ class EngineMetrics:
     num_wasted_tokens: int = 0
     num_generated_tokens: int = 0
     num_forced_tokens: int = 0
+    tiers: dict[str, TierStats] = field(default_factory=dict)
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @property

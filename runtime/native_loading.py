@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 
 import torch
@@ -61,6 +62,8 @@ def load_native_runner(spec: RunnerSpec) -> LoadedRunner:
         model_config=config,
         max_model_len=max_model_len,
         sampler=NativeSampler(SamplingKernels(cdll, num_threads)),
+        blocks=runner,
+        numerics={"library": f"{library.isa} {hashlib.sha256(library.path.read_bytes()).hexdigest()}"},
     )
 
 

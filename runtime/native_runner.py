@@ -1,10 +1,13 @@
-"""NativeRunner: a step in one call of the C++ kernels, over bf16 KV blocks. Implements `runner.Runner`."""
+"""NativeRunner: a step in one call of the C++ kernels, over bf16 KV blocks.
+
+Implements `runner.Runner` and `runner.BlockStorage`.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, chain
 
@@ -115,6 +118,23 @@ class NativeRunner:
         if self._library.ramet_model_step(self._handle, ctypes.byref(struct)):
             raise MemoryError(f"no memory for a step of {step.num_tokens} tokens: lower max_num_batched_tokens")
         return logits
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
+        """See `BlockStorage.read_blocks`."""
+        return self._blocks().index_select(0, torch.tensor(block_ids, dtype=torch.int64))
+
+    def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
+        """See `BlockStorage.write_blocks`."""
+        self._blocks().index_copy_(0, torch.tensor(block_ids, dtype=torch.int64), data)
+
+    def _blocks(self) -> Tensor:
+        """The KV cache in place: uint8 [blocks, bytes of one]. Must not outlive the runner."""
+        memory = (ctypes.c_uint8 * (self._num_blocks * self.bytes_per_block)).from_address(self._kv_data)
+        return torch.frombuffer(memory, dtype=torch.uint8).view(self._num_blocks, self.bytes_per_block)
 
     def phase_times(self) -> dict[str, float]:
         """Seconds spent in each phase of all steps so far, as one thread saw them."""

@@ -13,6 +13,7 @@ from .engine_loop import RequestHandle
 from .generate_request import AskedText, GenerateAsk, check_flag, read_generate
 from .llm import LLM
 from .option_names import named_as_given
+from .outputs import RequestOutput
 from .server_args import OWN_NAMES, llm_options, set_log_level
 from .sglang_format import answers
 
@@ -174,12 +175,14 @@ class Engine:
 
     def _answers(self, ask: GenerateAsk, handles: Sequence[RequestHandle]) -> Answer | list[Answer]:
         found = [
-            answer for item, handle in zip(ask.items, handles, strict=True) for answer in self._answers_of(item, handle)
+            answer
+            for item, handle in zip(ask.items, handles, strict=True)
+            for answer in self._answers_of(item, handle.wait())
         ]
         return found[0] if ask.is_single and len(found) == 1 else found
 
-    def _answers_of(self, item: AskedText, handle: RequestHandle) -> list[Answer]:
-        return answers(handle.wait(), item.logprobs, self._token_text, is_prefill_only=item.native.is_prefill_only)
+    def _answers_of(self, item: AskedText, output: RequestOutput) -> list[Answer]:
+        return answers(output, item.logprobs, self._token_text, is_prefill_only=item.native.is_prefill_only)
 
     def _token_text(self, token_id: int) -> str:
         return self.llm.tokenizer.decode([token_id], skip_special_tokens=False)

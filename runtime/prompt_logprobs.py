@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..radix.prefix_cache import PrefixCache, PrefixMatch
+from ..radix.watches import PrefixWatch
 from .batch import ScheduledSequence
 from .outputs import TokenLogprobs
 from .sampler import Sampler
@@ -20,6 +21,22 @@ PositionNote = tuple[int, TokenLogprobs]
 """How many of the most likely tokens are listed, and the listing (the prompt's own token always among them)."""
 
 BlockNotes = list[PositionNote | None]
+
+
+def usable_match(
+    sequence: Sequence, cache: PrefixCache, watch: PrefixWatch | None = None
+) -> tuple[PrefixMatch, PrefixMatch]:
+    """The longest cached prefix that ends before the first logits a sequence wants, of its last token at the latest;
+    and what it can use of that: less where prompt logprobs are wanted and not known.
+
+    Mutates `sequence.prompt_logprobs`, as `cacheable_prefix_len`.
+    """
+    namespace = sequence.request.cache_namespace
+    cached = cache.match(sequence.token_ids, namespace=namespace, max_tokens=sequence.num_reusable_tokens, watch=watch)
+    limit = cacheable_prefix_len(sequence, cached, cache)
+    if limit >= cached.num_tokens:
+        return cached, cached
+    return cached, cache.match(sequence.token_ids, namespace=namespace, max_tokens=limit)
 
 
 def cacheable_prefix_len(sequence: Sequence, match: PrefixMatch, cache: PrefixCache) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -63,6 +63,29 @@ class Runner(Protocol):
         ...
 
 
+class BlockStorage(Protocol):
+    """The memory of a pool: what moves blocks out of it and back. Runners that hold their whole cache are one.
+
+    Data of a block is a row of bytes, in a layout of the runner's own: keys and values of all layers. On a device,
+    reads and writes are enqueued on the current stream, where steps are, so they come in the order of the calls.
+    """
+
+    @property
+    def bytes_per_block(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
+        """A copy of their data: uint8 [n, bytes_per_block], on the device. O(bytes)."""
+        ...
+
+    def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
+        """Replace the data of distinct blocks, which no step in flight reads, by uint8 [n, bytes_per_block], from any
+        device. O(bytes)."""
+        ...
+
+
 class ModelRunner:
     """Runs a model of `runtime/models` with the ops of a `Kernels` over its own KV cache.
 
@@ -105,6 +128,23 @@ class ModelRunner:
     def max_model_len(self) -> int:
         """Most tokens of one sequence."""
         return self.model.max_model_len
+
+    @property
+    def device(self) -> torch.device:
+        return self.kernels.device
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        return self.kv_cache.bytes_per_block
+
+    def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
+        """See `BlockStorage.read_blocks`."""
+        return self.kv_cache.read_blocks(block_ids)
+
+    def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
+        """See `BlockStorage.write_blocks`."""
+        self.kv_cache.write_blocks(block_ids, data)
 
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
         """See `Runner.prepare`."""

@@ -29,7 +29,14 @@ from .errors import InvalidConfigError
 from .kernel_options import check_kernel_options, check_kv_cache_dtype, why_options_unsupported
 from .models.errors import ModelLoadError
 from .runner import ModelRunner
-from .runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
+from .runner_spec import (
+    LoadedRunner,
+    RunnerSpec,
+    RunnerUnavailableError,
+    kv_cache_blocks,
+    kv_cache_too_large,
+    torch_numerics,
+)
 from .weights.load import load_model
 
 logger = logging.getLogger(__name__)
@@ -55,7 +62,12 @@ def _kernels_runner(kernels_name: str, spec: RunnerSpec) -> LoadedRunner:
     except (OSError, OverflowError, MemoryError) as error:
         raise kv_cache_too_large(num_blocks) from error
     return LoadedRunner(
-        runner=runner, kernels_name=kernels_name, model_config=model.config, max_model_len=model.max_model_len
+        runner=runner,
+        kernels_name=kernels_name,
+        model_config=model.config,
+        max_model_len=model.max_model_len,
+        blocks=runner,
+        numerics=torch_numerics(kernels.device, spec.num_threads),
     )
 
 

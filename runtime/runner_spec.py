@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,7 +13,7 @@ from .kv_cache import KVCache
 from .models.base import ModelConfig
 from .models.parameters import ProgressCallback
 from .parallel.group import ALONE, Group
-from .runner import Runner
+from .runner import BlockStorage, Runner
 from .sampler import Sampler
 from .weights.base import Checkpoint
 
@@ -51,6 +51,9 @@ class LoadedRunner:
         kernels_name: its key in RUNNERS.
         max_model_len: most tokens of one sequence.
         sampler: what goes best with the runner; None leaves the choice to the engine.
+        blocks: moves blocks out of its pool and back; None where no single process could.
+        numerics: what the bits of its results depend on beside the model, the options and the Python code: compiled
+            libraries, devices, versions.
         close: ends what the runner has started beside this process; None: nothing. Idempotent.
     """
 
@@ -59,6 +62,8 @@ class LoadedRunner:
     model_config: ModelConfig
     max_model_len: int
     sampler: Sampler | None = None
+    blocks: BlockStorage | None = None
+    numerics: Mapping[str, str] = field(default_factory=dict)
     close: Callable[[], None] | None = None
 
 
@@ -82,3 +87,14 @@ def kv_cache_too_large(num_blocks: int, captured_batch_sizes: tuple[int, ...] = 
         f"a KV cache of {num_blocks} blocks{graphs} does not fit in memory: lower num_blocks or kv_cache_memory (on "
         f"a GPU also gpu_memory_utilization){fewer}"
     )
+
+
+def torch_numerics(device: torch.device, num_threads: int) -> dict[str, str]:
+    """What the bits of torch's results depend on."""
+    found = {"torch": str(torch.__version__)}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found["device"] = f"{properties.name} {properties.major}.{properties.minor}"
+    else:
+        found["device"] = f"{torch.backends.cpu.get_cpu_capability()}, {num_threads} threads"
+    return found

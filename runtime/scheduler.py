@@ -16,26 +16,24 @@ least a token in that very step: everything ends.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterable
 
 from ..radix.expectations import Expectation
 from ..radix.prefix_cache import BlockCopy, PrefixCache, PrefixMatch
-from ..radix.watches import PrefixWatch
-from .admission import AdmissionControl
+from .admission import AdmissionControl, warn_of_preemption
 from .batch import Batch, ScheduledSequence, WaitReason
 from .config import EngineConfig
 from .policies.base import SchedulePolicy
 from .policies.registry import make_policy
 from .prefix_waits import PrefixWaits
 from .programs import Programs
-from .prompt_logprobs import cacheable_prefix_len
+from .prompt_logprobs import usable_match
 from .sequence import Sequence, SequenceStatus
 from .step_plan import StepPlan, plan_part
+from .suspects import Suspects
+from .tiers.prefix_tiers import PrefixTiers
 from .waiting_queue import WaitingQueue
-
-logger = logging.getLogger(__name__)
 
 
 class _ResultsNeededError(Exception):
@@ -45,16 +43,21 @@ class _ResultsNeededError(Exception):
 class Scheduler:
     """Owns the waiting and the running sequences; asks the prefix cache for blocks.
 
+    Args:
+        tiers: keep blocks that the pool cannot; None: there are none.
+
     Attributes:
         waiting: sequences without blocks.
         running: sequences with blocks, in order of admission; a fork stands right behind its parent.
         programs: what is known of the programs that the sequences belong to.
+        suspects: requests of steps that failed, which are tried in steps of their own.
         num_preemptions: over the scheduler's life.
     """
 
-    def __init__(self, config: EngineConfig, cache: PrefixCache) -> None:
+    def __init__(self, config: EngineConfig, cache: PrefixCache, tiers: PrefixTiers | None = None) -> None:
         self.config = config
         self.cache = cache
+        self._tiers = tiers or PrefixTiers(cache)
         seed = random.getrandbits(63) if config.seed is None else config.seed
         self.policy: SchedulePolicy = make_policy(config.schedule_policy, seed)
         self.admission = AdmissionControl(cache.block_size, config.reserve, config.schedule_conservativeness)
@@ -66,6 +69,7 @@ class Scheduler:
             keeps_prefixes=config.keeps_program_prefixes,
             keeps_open=config.keep_open_programs,
         )
+        self.suspects = Suspects()
         self.num_preemptions = 0
         self._plan_step = {
             "continuous": self._plan_continuous,
@@ -85,11 +89,13 @@ class Scheduler:
         """Queue a sequence that never ran. O(tokens)."""
         self.programs.on_arrival(sequence)
         self.waiting.add(sequence)
+        self._tiers.expect(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence ended (finished, aborted or failed): free its blocks. Its cached prefix stays in the tree."""
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
+            self._tiers.on_end(sequence)
             # What the partial blocks of a thousand branches hold is not worth a block each; one has the prompt's end.
             keeps_tail = sequence.branch is None or sequence.sample_idx == 0
             self._release(sequence, self.programs.on_end(sequence), keeps_tail=keeps_tail)
@@ -97,6 +103,14 @@ class Scheduler:
             self.waiting.remove(sequence)
             self.programs.on_withdrawal(sequence)
         sequence.status = SequenceStatus.FINISHED
+
+    def put_back(self, sequence: Sequence) -> None:
+        """A running sequence loses its blocks and waits, to compute again what the tree does not hold of it then."""
+        sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.num_computed_tokens)
+        self.running.remove(sequence)
+        self._release(sequence, self.programs.on_preemption(sequence))
+        sequence.status = SequenceStatus.WAITING
+        self.waiting.add_returning(sequence)
 
     def fork(self, parent: Sequence, child: Sequence) -> bool:
         """Let `child`, which begins with the tokens computed for `parent`, run beside it on shared blocks.
@@ -120,33 +134,16 @@ class Scheduler:
         self.running.insert(self.running.index(parent) + 1, child)
         return True
 
-    def branch(self, parent: Sequence, children: list[Sequence]) -> None:
-        """Let these, which begin with the tokens computed for `parent`, run beside it on shared blocks: as many as
-        there is room for beside what everybody else is expected to need. The rest wait, ahead of all who never ran.
-
-        The copies this takes are carried out with the next batch.
-        """
-        table = parent.block_table
-        assert table is not None
-        num_shared_blocks = table.num_committed_tokens // self.cache.block_size
-        self.admission.begin_pass(self.running)
-        has_room = True
-        for child in children:
-            has_room = has_room and self.admission.has_room(
-                child, num_shared_blocks, 0, self.cache.num_available_blocks
-            )
-            if not has_room:
-                child.program_branch = parent.program_branch
-                self.waiting.add_returning(child)
-            elif self.fork(parent, child):
-                self.admission.on_admission(child)
-
     def schedule(self) -> Batch:
         """Plan one step. Mutates the queues and the cache; every sequence in the plan has blocks for its tokens."""
         if not self.running:
             self.admission.on_idle()
         step = StepPlan(self.config)
-        self._plan_step(step)
+        self.suspects.drop_cleared()
+        if self.suspects:
+            self._plan_trial(step)
+        else:
+            self._plan_step(step)
         while not step.batch.scheduled and self.running:
             # All that run wait for something that does not: beams for a sibling, which finds no blocks.
             self._preempt(step)
@@ -162,10 +159,13 @@ class Scheduler:
         """Plan the step after one in flight, whose tokens are pending: see `Sequence.num_in_flight_tokens`.
 
         Returns:
-            None if that takes the results of the step in flight: all that is left depends on them, or somebody would be
-            preempted, though one may be about to end. Running sequences may have got more room then, for tokens that
-            they will have; nothing else has changed, for nobody is admitted before all who run are planned.
+            None if that takes the results of the step in flight: all that is left depends on them, somebody would be
+            preempted, though one may be about to end, or suspects are tried. Running sequences may have got more room
+            then, for tokens that they will have; nothing else has changed, for nobody is admitted before all who run
+            are planned.
         """
+        if self.suspects:
+            return None
         ratio = self.admission.new_token_ratio
         self._is_ahead = True
         try:
@@ -202,6 +202,16 @@ class Scheduler:
         else:
             self._admit_waiting(step)
 
+    def _plan_trial(self, step: StepPlan) -> None:
+        """Suspects, or the others that run; by turns, as far as there is something to plan. Nobody joins either."""
+        for _ in range(2):
+            self.suspects.take_turns()
+            self._schedule_prompts(self._schedule_decodes(step), step)
+            self._admit_waiting(step)
+            if step.batch.scheduled:
+                return
+        self.suspects.is_trial = True  # whoever must yield now does so for them
+
     # -- running sequences -----------------------------------------------------------------------------------------
 
     def _schedule_decodes(self, step: StepPlan) -> list[Sequence]:
@@ -212,7 +222,8 @@ class Scheduler:
         scheduled = step.batch.scheduled
         block_size = self.cache.block_size
         longer: list[Sequence] = []
-        for sequence in self.running.copy():
+        running = self.running.copy()
+        for sequence in filter(self.suspects.may_run, running) if self.suspects else running:
             table = sequence.block_table
             if table is None:  # became a victim earlier in this pass
                 continue
@@ -264,13 +275,17 @@ class Scheduler:
         """
         if not self.waiting or self._is_full(step) or not self._admit_siblings(step) or self._is_full(step):
             return
+        if self.suspects:
+            step.stop(WaitReason.TRIAL)
+            return
         waits = PrefixWaits(self.cache, self.running)
         self.admission.begin_pass(self.running)
+        self._tiers.begin_pass()
         passed_over = step.batch.waiting_for_prefix
         for sequence, watch in self.waiting.in_order(self.policy, self.running, waits, passed_over):
             source = waits.known_source(sequence, watch)
             if source is None:
-                cached, usable = self._match(sequence, watch)
+                cached, usable = usable_match(sequence, self.cache, watch)
                 source = waits.find_source(sequence, watch, cached, usable)
             if source is not None:
                 passed_over.append((sequence, source))
@@ -278,21 +293,29 @@ class Scheduler:
             if self.running and not self._has_room(sequence, usable):
                 step.stop(WaitReason.ROOM, sequence)
                 return
-            if not self._admit(sequence, usable, step, is_whole=is_whole) or self._is_full(step):
+            restored = self._tiers.restored(sequence, usable)
+            if restored is None:
+                step.stop(WaitReason.LOADING, sequence)
+                return
+            if not self._admit(sequence, restored, step, is_whole=is_whole) or self._is_full(step):
                 return
             waits.add(sequence)
 
     def _admit_siblings(self, step: StepPlan) -> bool:
-        """Start the waiting beams whose siblings run, before everybody else: those hold blocks and wait for them.
+        """Start the waiting beams whose siblings run, before everybody else: those hold blocks and wait for them. And
+        in a trial all who are part of it.
 
         Returns:
             Whether all of them were started; if not, nobody else should take the blocks.
         """
-        waiting = [sequence for sequence in self.waiting.returning if sequence.is_beam]
+        suspects = self.suspects
+        waiting = [
+            each for each in self.waiting.returning if (each.is_beam or suspects.is_trial) and suspects.may_run(each)
+        ]
         searches = {id(sequence.request) for sequence in self.running if sequence.is_beam} if waiting else set[int]()
         for sequence in waiting:
-            if id(sequence.request) in searches and (
-                self._is_full(step) or not self._admit(sequence, self._match(sequence, None)[1], step)
+            if (suspects.is_trial or id(sequence.request) in searches) and (
+                self._is_full(step) or not self._admit(sequence, usable_match(sequence, self.cache)[1], step)
             ):
                 return False
         return True
@@ -307,25 +330,10 @@ class Scheduler:
             return False
         return True
 
-    def _match(self, sequence: Sequence, watch: PrefixWatch | None) -> tuple[PrefixMatch, PrefixMatch]:
-        """The longest cached prefix that ends before the first logits it wants, of its last token at the latest; and
-        what it can use of that: less where prompt logprobs are wanted and not known.
-        """
-        namespace = sequence.request.cache_namespace
-        cached = self.cache.match(
-            sequence.token_ids, namespace=namespace, max_tokens=sequence.num_reusable_tokens, watch=watch
-        )
-        limit = cacheable_prefix_len(sequence, cached, self.cache)
-        if limit >= cached.num_tokens:
-            return cached, cached
-        return cached, self.cache.match(sequence.token_ids, namespace=namespace, max_tokens=limit)
-
     def _has_room(self, sequence: Sequence, match: PrefixMatch) -> bool:
-        num_matched_blocks = len(match.block_ids)
-        num_newly_locked_blocks = num_matched_blocks - self.cache.num_locked_blocks(match)
-        return self.admission.has_room(
-            sequence, num_matched_blocks, num_newly_locked_blocks, self.cache.num_available_blocks
-        )
+        num_matched = len(match.block_ids)
+        num_newly_locked = num_matched - self.cache.num_locked_blocks(match)
+        return self.admission.has_room(sequence, num_matched, num_newly_locked, self.cache.num_available_blocks)
 
     def _admit(self, sequence: Sequence, match: PrefixMatch, step: StepPlan, *, is_whole: bool = False) -> bool:
         """Give a waiting sequence its first blocks and a place in the step. False: it does not fit now."""
@@ -375,22 +383,11 @@ class Scheduler:
         step.drop(victims)
         step.stop(WaitReason.ROOM)
         for sequence in victims:
-            sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.num_computed_tokens)
-            self.running.remove(sequence)
-            self._release(sequence, self.programs.on_preemption(sequence))
-            sequence.status = SequenceStatus.WAITING
+            self.put_back(sequence)
             sequence.num_preemptions += 1
             self.num_preemptions += 1
-            self.waiting.add_returning(sequence)
             step.batch.preempted.append(sequence)
-            logger.warning(
-                "Request %s (sample %d) is preempted by recompute because the KV cache has no free block (preemption "
-                "number %d). Give the cache more memory (kv_cache_memory or num_blocks), or lower max_num_seqs or "
-                "max_num_batched_tokens, raise schedule_conservativeness, or set reserve='max', which never preempts.",
-                sequence.request.request_id,
-                sequence.sample_idx,
-                self.num_preemptions,
-            )
+            warn_of_preemption(sequence, self.num_preemptions)
 
     def _release(self, sequence: Sequence, expectation: Expectation | None, *, keeps_tail: bool = True) -> None:
         assert sequence.block_table is not None

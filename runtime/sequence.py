@@ -33,6 +33,7 @@ class Sequence:
         max_tokens: most tokens to generate, the context limit applied.
         num_lost_tokens: that many of its first tokens were once computed before it lost its blocks; to compute them
             again is recompute.
+        num_restored_tokens: how many were loaded for it from the tiers behind the pool, all its life.
         num_in_flight_tokens: how many behind the computed ones the last launched step computes, while the next one is
             planned. They are neither in the cache nor known to be right.
         pending_row: where that step's drawn token ids have its next one, which only the device knows; -1: it has none.
@@ -76,6 +77,7 @@ class Sequence:
         "num_lost_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_restored_tokens",
         "pending_row",
         "program_branch",
         "prompt_logprobs",
@@ -123,6 +125,7 @@ class Sequence:
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
         self.num_lost_tokens = 0
+        self.num_restored_tokens = 0
         self.num_in_flight_tokens = 0
         self.pending_row = -1
         self.cumulative_logprob = 0.0

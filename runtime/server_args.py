@@ -60,9 +60,9 @@ REASONS: Mapping[str, str] = {
     "lora_paths": "there are no adapters",
     "speculative_algorithm": "tokens are computed one after the other",
     "tokenizer_path": "a model brings its tokenizer",
-    "host": "nothing listens on the network here, so leave it out; ramet has no server yet",
-    "port": "nothing listens on the network here, so leave it out; ramet has no server yet",
-    "api_key": "nothing listens on the network here, so leave it out; ramet has no server yet",
+    "host": "nothing listens on the network here: use Runtime(host=...), or `ramet serve`",
+    "port": "nothing listens on the network here: use Runtime(port=...), or `ramet serve`",
+    "api_key": "nothing listens on the network here: use Runtime(api_key=...), or `ramet serve`",
     "attention_backend": "name what computes the model with kernels",
     "grammar_backend": "say it with each request, in its sampling parameters",
 }

@@ -94,6 +94,8 @@ def _usage(output: RequestOutput, num_generated_tokens: int) -> dict[str, Any]:
         "completion_tokens": num_generated_tokens,
         "cached_tokens": output.num_cached_tokens,
     }
+    if output.num_healed_tokens:
+        usage["num_healed_tokens"] = output.num_healed_tokens
     metrics = output.metrics
     if metrics.finished_time is not None:
         usage["e2e_latency"] = metrics.finished_time - metrics.arrival_time

@@ -40,8 +40,26 @@ def server_ids(answer: Mapping[str, Any]) -> list[int]:
     return found
 
 
-def sample_of(answer: Mapping[str, Any], params: SamplingParams, ids: TextIds, *, uses_ids: bool) -> Sample:
-    """The sample. Its token ids are the server's where they are used or logprobs were asked for, else characters."""
+def healed_text(meta: Mapping[str, Any], prompt: str, num_healable: int) -> str:
+    """The end of the prompt that the server has taken off, which the generated tokens begin with.
+
+    Raises:
+        BackendCallError: it took more than it might.
+    """
+    healed = meta.get("healed_text") or ""
+    if not isinstance(healed, str) or len(healed) > num_healable or not prompt.endswith(healed):
+        raise BackendCallError(f"the server has healed {healed!r}, which is not the end of the prompt that it might")
+    return healed
+
+
+def sample_of(
+    answer: Mapping[str, Any], params: SamplingParams, ids: TextIds, *, uses_ids: bool, healed: str = ""
+) -> Sample:
+    """The sample. Its token ids are the server's where they are used or logprobs were asked for, else characters.
+
+    Args:
+        healed: what the server's tokens spell before the text.
+    """
     meta = answer["meta_info"]
     text: str = answer["text"]
     reason = meta.get("finish_reason")
@@ -57,7 +75,9 @@ def sample_of(answer: Mapping[str, Any], params: SamplingParams, ids: TextIds, *
         token_ids = tuple(item.token_id for item in logprobs)
     if logprobs is not None and len(logprobs) != len(token_ids):
         raise BackendCallError(f"the server gave {len(logprobs)} logprobs for {len(token_ids)} tokens")
-    kept = _kept(token_ids, text, ids, matched, uses_ids=uses_ids)
+    spelled = healed + text if uses_ids else text
+    kept = _kept(token_ids, spelled, ids, matched, uses_ids=uses_ids)
+    leftover = spelled.removeprefix(ids.decode(kept)) if _spells(kept, spelled, ids) else ""
     complete = None
     if params.grammar_spec is not None:
         complete = bool(meta["complete"]) if "complete" in meta else kind == "stop"
@@ -65,7 +85,7 @@ def sample_of(answer: Mapping[str, Any], params: SamplingParams, ids: TextIds, *
         text=text,
         token_ids=token_ids,
         kept_token_ids=kept,
-        leftover_text=text.removeprefix(ids.decode(kept)) if _spells(kept, text, ids) else "",
+        leftover_text=leftover if len(leftover) <= len(text) else text,
         finish_reason=kind,
         stop_reason=_stop_reason(matched, params),
         logprobs=logprobs,

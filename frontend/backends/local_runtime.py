@@ -5,36 +5,62 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from ...runtime.answer_stream import Answer
-from ...runtime.errors import InvalidRequestError, RequestFailedError
+from ...runtime.errors import InvalidConfigError, InvalidRequestError, RequestFailedError
 from ...runtime.llm import LLM
 from ...runtime.offline_engine import Engine
+from ...runtime.server.config import ServerConfig
 from ...runtime.tokenizer import Tokenizer
 from ..backend import GenerateCall
 from ..generation import Generation
 from .local import LocalBackend
 
+if TYPE_CHECKING:
+    from ...runtime.server.listener import BackgroundServer
+
 
 class Runtime(LocalBackend):
     """A model of this process that programs run on and that answers prompts.
 
-    SGLang starts a server in a process of its own here. This starts none: nothing listens on the network, and a call
-    costs no serialisation. `generate` answers as SGLang's Runtime does, in JSON; Engine has the same as objects.
+    SGLang starts a server in a process of its own here. This one is in your process, where a call costs no
+    serialisation; with a host or a port a server listens as well, on a thread, for others (extra "server"). `generate`
+    answers as SGLang's Runtime does, in JSON; Engine has the same as objects.
 
     Args:
         model_path: as LLM's `model`; or an LLM there is, which then stays open.
+        host, port: where to listen, by default at port 30000 of 127.0.0.1 if one of them is given; port 0 takes a free
+            one. Nothing listens if neither is.
+        api_key: what clients of the server have to send.
         options: as Engine's.
 
     Raises:
         ModelLoadError: the model cannot be found or read.
-        InvalidConfigError: an option is unknown, out of range, or asks for what there is not.
+        InvalidConfigError: an option is unknown, out of range, or asks for what there is not; the port is taken.
     """
 
-    def __init__(self, model_path: LLM | str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        model_path: LLM | str | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        api_key: str | None = None,
+        **options: Any,
+    ) -> None:
+        if api_key is not None and host is None and port is None:
+            raise InvalidConfigError("api_key is for a server: give a port to listen on too")
+        self._server: BackgroundServer | None = None
         self._engine = Engine(model_path, **options)
         super().__init__(self._engine.llm)
+        if host is None and port is None:
+            return
+        try:
+            self._server = _started_server(self.llm, host, port, api_key)
+        except BaseException:
+            self.close()
+            raise
 
     @overload
     def generate(self, call: GenerateCall, /) -> Generation: ...
@@ -119,14 +145,17 @@ class Runtime(LocalBackend):
 
     @property
     def url(self) -> str:
-        """
+        """Where its server listens.
+
         Raises:
-            AttributeError: always; there is no server.
+            AttributeError: there is none.
         """
-        raise AttributeError(
-            "this Runtime runs in your own process and has no URL: use the object itself, runtime.generate(...) or "
-            "backend=runtime; ramet has no server yet"
-        )
+        if self._server is None:
+            raise AttributeError(
+                "this Runtime listens nowhere and has no URL: use the object itself, runtime.generate(...) or "
+                "backend=runtime, or make it with a port"
+            )
+        return self._server.url
 
     @property
     def endpoint(self) -> Runtime:
@@ -134,9 +163,27 @@ class Runtime(LocalBackend):
         return self
 
     def shutdown(self) -> None:
-        """Fail what still runs, and stop the engine if it was started here. Idempotent."""
+        """Fail what still runs, and stop the engine if it was started here. Clients of the server are waited for, as
+        long as its drain time is. Idempotent."""
         self.close()
 
     def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
         super().close()
         self._engine.shutdown()
+
+
+def _started_server(llm: LLM, host: str | None, port: int | None, api_key: str | None) -> BackgroundServer:
+    try:
+        from ...runtime.server.listener import BackgroundServer
+    except ImportError as error:
+        raise InvalidConfigError(
+            f"a port needs the packages of the server ({error}): pip install 'ramet[server]'"
+        ) from error
+    config = ServerConfig(
+        host=host or "127.0.0.1", port=30000 if port is None else port, api_keys=() if api_key is None else (api_key,)
+    )
+    server = BackgroundServer(llm, config)
+    server.start()
+    return server

@@ -13,7 +13,7 @@ from ..generation import GenerateResult, Generation
 from .api_errors import checked_retries, checked_timeout
 from .api_params import ApiParams
 from .chat_templates import RemoteChat
-from .endpoint_answer import sample_of, scored_row, server_ids, text_so_far
+from .endpoint_answer import healed_text, sample_of, scored_row, server_ids, text_so_far
 from .endpoint_client import EndpointClient
 from .endpoint_tokens import EndpointTokens
 from .errors import BackendCallError
@@ -32,8 +32,9 @@ _NUM_HEALED = 4
 class RuntimeEndpoint(TextBackend):
     """A server that is running, SGLang's or one with its `/generate`. Constraints, penalties and selects run there.
 
-    A server that says it is ramet's (there is none to start yet) tokenises text for its clients and says which token
-    ids it generated, so that a program's tokens are exactly those that the model saw and made. Others are sent
+    A server that says it is ramet's (`ramet serve`) tokenises text for its clients and says which token ids it
+    generated, so that a program's tokens are exactly those that the model saw and made; and it heals the boundary
+    before a constrained text, as far as four characters back. Others are sent
     text, as SGLang's own client does; with use_token_ids=True they are asked to tokenise (`/tokenize`) and what was
     generated is sent back as ids.
 
@@ -85,6 +86,7 @@ class RuntimeEndpoint(TextBackend):
             raise
         is_ramet = isinstance(self.model_info.get("ramet"), dict)
         self._params = _RAMET_PARAMS if is_ramet else _PARAMS
+        self._can_heal = is_ramet
         self._chat = chat or RemoteChat(
             *(_text_or_none(self.model_info.get(name)) for name in ("chat_template", "bos_token", "eos_token"))
         )
@@ -165,6 +167,8 @@ class RuntimeEndpoint(TextBackend):
         body["sampling_params"] = to_native(params)
         if params.logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": params.logprobs, "return_text_in_logprobs": True}
+        if self._can_heal and call.num_healable_tokens:
+            body["num_healable_chars"] = call.num_healable_tokens  # literal text has an id for each character
         first_token_s: float | None = None
         if params.n > 1:
             answers = _as_answers(await self._client.request("POST", "/generate", body), params.n)
@@ -181,13 +185,17 @@ class RuntimeEndpoint(TextBackend):
             answers = _as_answers(answer, 1)
         if self._tokens.uses_ids:
             await self._tokens.learn([token_id for answer in answers for token_id in server_ids(answer)])
-        samples = tuple(sample_of(answer, params, self._ids, uses_ids=self._tokens.uses_ids) for answer in answers)
         meta = answers[0]["meta_info"]
+        healed = healed_text(meta, self._ids.decode(call.prompt_token_ids), call.num_healable_tokens)
+        samples = tuple(
+            sample_of(answer, params, self._ids, uses_ids=self._tokens.uses_ids, healed=healed) for answer in answers
+        )
         return GenerateResult(
             samples,
             int(meta.get("prompt_tokens", 0)),
             int(meta.get("cached_tokens") or 0),
             first_token_s,
+            num_healed_tokens=len(healed),
             num_generated_tokens=sum(int(answer["meta_info"].get("completion_tokens", 0)) for answer in answers),
         )
 

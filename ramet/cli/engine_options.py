@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _FIELDS = (
     *("max_model_len", "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "schedule_policy"),
     *("overlap_schedule", "dtype", "kv_cache_dtype", "gpu_memory_utilization", "captured_batch_sizes"),
-    *("quantization", "tensor_parallel_size"),
+    *("quantization", "tensor_parallel_size", "prefix_cache_dir", "prefix_cache_dir_size", "host_cache_memory"),
 )
 
 
@@ -51,6 +51,19 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes (on GPUs: devices) to split a model over",
     )
+    group.add_argument(
+        "--cache-dir",
+        dest="prefix_cache_dir",
+        metavar="DIR",
+        help="keep finished prefixes in this directory, for later runs (default: keep none)",
+    )
+    group.add_argument(
+        "--cache-dir-size",
+        dest="prefix_cache_dir_size",
+        type=byte_count,
+        metavar="SIZE",
+        help="most bytes to keep there (default: 4G)",
+    )
     _add_gpu_arguments(parser.add_argument_group("on a GPU"))
 
 
@@ -61,6 +74,12 @@ def _add_gpu_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--gpu-memory-utilization", type=fraction, metavar="F", help="share of its memory to use (default: 0.9)"
+    )
+    group.add_argument(
+        "--host-cache-memory",
+        type=byte_count,
+        metavar="SIZE",
+        help="bytes of host memory for what the GPU's cache gives up (default: none)",
     )
     graphs = group.add_mutually_exclusive_group()
     graphs.add_argument(

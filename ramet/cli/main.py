@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import __version__
-from . import chat, demo, doctor, eval, figures, run
+from . import chat, demo, doctor, eval, figures, run, serve
 from .errors import is_deliberate, one_line
 from .interrupts import EXIT_INTERRUPTED, INTERRUPTED_LINE
 
@@ -35,6 +35,9 @@ COMMANDS = {
     ),
     "run": Command("run a program file with a model as its default backend", run.add_arguments, run.execute),
     "chat": Command("talk to a model", chat.add_arguments, chat.execute),
+    "serve": Command(
+        "serve a model over HTTP, with OpenAI's, Anthropic's and SGLang's endpoints", serve.add_arguments, serve.execute
+    ),
     "eval": Command(
         "evaluate a model on a few-shot task, whose shots are computed once", eval.add_arguments, eval.execute
     ),

@@ -7,6 +7,7 @@ import torch
 from ...kernels.cuda_state import first_line
 from ...kernels.dispatch import kernels_device
 from ...kernels.kv_dtypes import LARGEST_CODE
+from ...kernels.triton.availability import triton_version
 from ...kernels.triton.kernels import TritonKernels
 from ...kernels.triton.probe import why_not_launched
 from ...kernels.triton.tiles import MAX_HEAD_DIM
@@ -19,7 +20,14 @@ from ..kv_cache import KVCache
 from ..models.base import Model, ModelConfig
 from ..models.errors import ModelLoadError
 from ..padding import sizes_up_to
-from ..runner_spec import LoadedRunner, RunnerSpec, RunnerUnavailableError, kv_cache_blocks, kv_cache_too_large
+from ..runner_spec import (
+    LoadedRunner,
+    RunnerSpec,
+    RunnerUnavailableError,
+    kv_cache_blocks,
+    kv_cache_too_large,
+    torch_numerics,
+)
 from ..sampler import SamplingRow
 from ..weights.load import load_model, model_config
 from .memory import graphs_bytes, is_out_of_memory, measure, pool_bytes
@@ -70,6 +78,8 @@ def load_gpu_runner(spec: RunnerSpec) -> LoadedRunner:
         model_config=model.config,
         max_model_len=model.max_model_len,
         sampler=sampler,
+        blocks=runner,
+        numerics={**torch_numerics(device, spec.num_threads), "triton": triton_version() or "unknown"},
     )
 
 

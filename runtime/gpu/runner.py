@@ -1,4 +1,4 @@
-"""GpuRunner: steps of a model over Triton kernels. Implements `runner.Runner`.
+"""GpuRunner: steps of a model over Triton kernels. Implements `runner.Runner` and `runner.BlockStorage`.
 
     prepare   lists on the host, the plan of attention included; reads the sequences, touches no buffer
     run       block copies, then a captured step if there is one of this size, else an eager one
@@ -9,7 +9,7 @@ Everything is enqueued on the current stream: `run` returns logits that the devi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -89,6 +89,25 @@ class GpuRunner:
     def max_model_len(self) -> int:
         """Most tokens of one sequence."""
         return self.model.max_model_len
+
+    @property
+    def device(self) -> torch.device:
+        return self.kernels.device
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        return self.kv_cache.bytes_per_block
+
+    def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
+        """See `runner.BlockStorage.read_blocks`."""
+        with on_device(self.kernels.device):
+            return self.kv_cache.read_blocks(block_ids)
+
+    def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
+        """See `runner.BlockStorage.write_blocks`."""
+        with on_device(self.kernels.device):
+            self.kv_cache.write_blocks(block_ids, data)
 
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
         """See `Runner.prepare`."""

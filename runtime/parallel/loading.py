@@ -138,4 +138,4 @@ def _join(pool: WorkerPool, store: Any, spec: RunnerSpec, load: Callable[[Runner
     group.timeout = STEP_SECONDS
     runner: Any = loaded.runner
     parallel = ParallelRunner(runner, group, pool)
-    return dataclasses.replace(loaded, runner=parallel, close=parallel.close)
+    return dataclasses.replace(loaded, runner=parallel, blocks=None, close=parallel.close)

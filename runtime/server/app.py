@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from ..errors import InvalidConfigError
+from .answer_log import AnswerLog
+from .anthropic.messages import router as messages_router
 from .border import Border, error_response
+from .document import Document
 from .errors import ApiError
 from .health import router as health_router
 from .live.collector import LiveCollector
 from .live.routes import router as live_router
+from .metrics import ServerMetrics
+from .metrics import router as metrics_router
+from .native.control import router as control_router
+from .native.generate import router as generate_router
+from .native.info import router as info_router
+from .native.tokens import router as tokens_router
 from .openai.chat import router as chat_router
 from .openai.completions import router as completions_router
 from .openai.models import router as models_router
 from .openai.refused import router as refused_router
+from .openai.responses import router as responses_router
+from .openai.responses_store import ResponseStore
 from .service import EngineService
 from .web.routes import router as web_router
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
+    metrics_router,
     models_router,
+    generate_router,
+    control_router,
+    info_router,
+    tokens_router,
+    messages_router,
+    responses_router,
     live_router,
     web_router,
     chat_router,
@@ -32,18 +52,33 @@ ROUTERS: tuple[APIRouter, ...] = (
     refused_router,
 )
 """A new family of endpoints is one file and one line here."""
+_GRPC_GRACE_SECONDS = 1.0
+"""For the last words of calls. When the application ends, what ran has been answered."""
 
 
 def build_app(service: EngineService) -> FastAPI:
-    """The application over an engine. It takes the loop it is started on for its own."""
+    """The application over an engine. It takes the loop it is started on for its own.
+
+    Raises:
+        InvalidConfigError: gRPC is wanted, and its packages are not there.
+    """
+    if service.config.grpc_port is not None and find_spec("grpc") is None:
+        raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
 
     live = LiveCollector(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
-        yield
-        await live.close()
+        async with AsyncExitStack() as stack:
+            if service.config.grpc_port is not None:
+                from .grpc.server import start_grpc
+
+                grpc_server = await start_grpc(service)
+                stack.push_async_callback(grpc_server.stop, _GRPC_GRACE_SECONDS)
+                service.grpc_port = grpc_server.port
+            yield
+            await live.close()
         service.close()
 
     app = FastAPI(
@@ -55,13 +90,18 @@ def build_app(service: EngineService) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
+    app.state.metrics = metrics = ServerMetrics(service)
+    service.finished.append(metrics.note_output)
+    app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
     app.state.live = live
     for router in ROUTERS:
         app.include_router(router)
+    app.openapi = Document(app)  # type: ignore[method-assign]
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_middleware(Border, config=service.config)
+    app.add_middleware(AnswerLog, metrics=metrics, is_logging=service.config.log_requests)
     return app
 
 
@@ -69,11 +109,30 @@ async def _on_invalid_body(http: Request, error: Exception) -> Response:
     """A field has a value that it may not have."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    field = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).lstrip(".")
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
+        return error_response(http.url.path, ApiError(400, message), http.state.request_id)
+    field = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in _path(first["loc"], first["type"], error.body)
+    ).lstrip(".")
     given = "" if first["type"] == "missing" else f", not {first['input']!r:.100}"
     message = f"{field or 'the body'}: {first['msg']}{given}"
     return error_response(http.url.path, ApiError(400, message, param=field or None), http.state.request_id)
+
+
+def _path(loc: Sequence[int | str], kind: str, body: object) -> Iterator[int | str]:
+    """A pydantic location without what is no part of the body, such as the alternative of a union that was tried."""
+    if loc[0] != "body":
+        yield from loc[1:]
+        return
+    for idx, part in enumerate(loc[1:], start=2):
+        is_there = isinstance(body, dict) and part in body
+        is_item = isinstance(body, list) and isinstance(part, int) and part < len(body)
+        if is_there or is_item:
+            body = body[part]  # type: ignore[index]
+            yield part
+        elif kind == "missing" and idx == len(loc):
+            yield part
 
 
 async def _on_http_error(http: Request, error: Exception) -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,9 +24,11 @@ logger = logging.getLogger(__name__)
 PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """They hold nothing that belongs to anybody, and are open without a key."""
 PUBLIC_PREFIXES = ("/assets/",)
-ADMIN_PATHS = frozenset({"/flush_cache", "/metrics"})
+ADMIN_PATHS = frozenset({"/flush_cache", "/metrics", "/start_profile", "/stop_profile", "/v1/loads", "/get_load"})
 ADMIN_PREFIXES = ("/live/",)
 """They act on, or tell of, what belongs to others."""
+REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
+"""Where OpenAI's clients look for it, and where Anthropic's do."""
 
 
 def error_response(path: str, error: ApiError, request_id: str) -> Response:
@@ -58,8 +60,9 @@ class Border:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                headers = [pair for pair in message.get("headers", ()) if pair[0] != b"x-request-id"]
-                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+                headers = [pair for pair in message.get("headers", ()) if pair[0] not in REQUEST_ID_HEADERS]
+                ids = [(name, request_id.encode()) for name in REQUEST_ID_HEADERS]
+                message = {**message, "headers": [*headers, *ids]}
             await send(message)
 
         try:
@@ -86,7 +89,7 @@ class Border:
         path = scope["path"]
         if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES) or scope["method"] == "OPTIONS":
             return None
-        tenant = self._tenants.find(_keys(scope["headers"]))
+        tenant = self._tenants.find(given_keys(scope["headers"]))
         if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
             raise ApiError(403, f"{path} is for admin keys only: it tells of all tenants", code="not_admin")
         return tenant
@@ -110,7 +113,7 @@ class Border:
         return receive_limited
 
 
-def _keys(headers: list[tuple[bytes, bytes]]) -> Iterator[str]:
+def given_keys(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
     """The API keys that a request brings: OpenAI's clients send one header, Anthropic's the other."""
     for name, value in headers:
         text = value.decode("latin-1").encode("latin-1").decode("utf-8", "surrogateescape").strip()

@@ -25,11 +25,16 @@ class ServerConfig:
         max_n: samples of one request, `n` and `best_of` alike.
         max_prompts: prompts of one request.
         max_waiting_sequences: samples that may wait beyond those the engine runs at once; more get 429.
+        max_stored_response_bytes: memory of each API key for responses that others may go on from
+            (`previous_response_id`); 0 keeps none.
         max_connections: open at a time; more get 503.
         request_timeout_s: a request that takes longer is ended; None lets it take as long as it likes.
-        header_timeout_s, body_timeout_s: a client that sends its request more slowly is cut off.
+        header_timeout_s, body_timeout_s: a client that sends its request more slowly gets 408.
+        write_timeout_s: a client that takes nothing of its answer for so long is cut off.
         drain_timeout_s: how long what runs may go on after SIGTERM.
-        step_timeout_s: a step of the engine that takes longer makes `/health` say so.
+        step_timeout_s: a step of the engine that takes longer makes `/health` say so, and new requests get 503. The
+            default is for large models on slow CPUs: a false alarm costs a healthy server.
+        log_requests: one line of the log for each, without its text and its key.
         allow_request_template: take chat templates out of requests (rendered in the sandbox all the same).
         allowed_origins: web pages of other origins that may call it from a browser.
         grpc_port: also speak gRPC there; None does not.
@@ -45,12 +50,15 @@ class ServerConfig:
     max_n: int = 128
     max_prompts: int = 2048
     max_waiting_sequences: int = 512
+    max_stored_response_bytes: int = 32 * MIB
     max_connections: int = 4096
     request_timeout_s: float | None = 600.0
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
+    write_timeout_s: float = 60.0
     drain_timeout_s: float = 30.0
     step_timeout_s: float = 60.0
+    log_requests: bool = False
     allow_request_template: bool = False
     allowed_origins: tuple[str, ...] = ()
     grpc_port: int | None = None
@@ -67,8 +75,9 @@ class ServerConfig:
                 raise InvalidConfigError(f"{name} must be a tuple of non-empty texts")
         for name in ("max_body_bytes", "max_header_bytes", "max_n", "max_prompts", "max_connections"):
             _check_count(name, getattr(self, name), 1)
-        _check_count("max_waiting_sequences", self.max_waiting_sequences, 0)
-        for name in ("header_timeout_s", "body_timeout_s", "step_timeout_s"):
+        for name in ("max_waiting_sequences", "max_stored_response_bytes"):
+            _check_count(name, getattr(self, name), 0)
+        for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s", "step_timeout_s"):
             _check_seconds(name, getattr(self, name), is_zero_allowed=False)
         _check_seconds("drain_timeout_s", self.drain_timeout_s, is_zero_allowed=True)
         if self.request_timeout_s is not None:

@@ -44,7 +44,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineStoppedError):
-        return ApiError(503, str(error), code="engine_stopped", retry_after_s=5.0)
+        message = "the engine has stopped, and the request with it; the server must be started anew"
+        return ApiError(503, message, code="engine_stopped", retry_after_s=5.0)
     if isinstance(error, RequestAbortedError):
         return ApiError(499, str(error), code="request_aborted")
     if isinstance(error, InvalidRequestError | ValueError):
@@ -62,7 +63,7 @@ def openai_body(error: ApiError) -> Body:
 def anthropic_body(error: ApiError) -> Body:
     """{"type": "error", "error": {"type", "message"}}"""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
-    kinds |= {429: "rate_limit_error", 503: "overloaded_error", 529: "overloaded_error"}
+    kinds |= {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 

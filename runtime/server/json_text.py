@@ -10,6 +10,11 @@ LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
 
 
+# Made once: `json.dumps` makes one for each call, which takes as long as a token's event does.
+_PLAIN = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ESCAPED = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 def to_json(value: Any) -> bytes:
     """Compact UTF-8. Half of a surrogate pair, which UTF-8 cannot say, is escaped.
 
@@ -17,9 +22,9 @@ def to_json(value: Any) -> bytes:
         ValueError: a number is not finite; see `finite`.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _PLAIN.encode(value).encode()
     except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return _ESCAPED.encode(value).encode()
 
 
 def finite(logprob: float) -> float:

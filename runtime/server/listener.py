@@ -1,4 +1,4 @@
-"""Listener: the application on a port, in this thread or, for tests and notebooks, on a thread of its own."""
+"""The port a server listens on, and BackgroundServer: a server on a thread of its own, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -7,29 +7,43 @@ import threading
 from types import TracebackType
 from typing import Self
 
-import uvicorn
-
+from ..errors import InvalidConfigError
 from ..llm import LLM
-from .app import build_app
 from .config import ServerConfig
+from .lifecycle import DrainingServer
 from .service import EngineService
 
 _START_SECONDS = 30.0
 
 
-def uvicorn_config(service: EngineService, config: ServerConfig) -> uvicorn.Config:
-    return uvicorn.Config(
-        build_app(service),
-        http="h11",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        h11_max_incomplete_event_size=config.max_header_bytes,
-        limit_concurrency=config.max_connections,
-        timeout_keep_alive=30,
-    )
+def bound_socket(config: ServerConfig) -> socket.socket:
+    """A socket on the address of the options, on which nobody listens yet: clients are refused until a server does.
+
+    Raises:
+        InvalidConfigError: there is no such address here, or the port is taken.
+    """
+    where = f"port={config.port} at host={config.host!r}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidConfigError(f"{where} cannot be listened on ({error}); choose another address") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); choose another port") from error
+    return bound
+
+
+def url_of(listening: socket.socket) -> str:
+    """Where a client of this machine finds it."""
+    host, port = listening.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 class BackgroundServer:
@@ -41,6 +55,9 @@ class BackgroundServer:
     Args:
         config: port 0 takes a free one.
 
+    Raises:
+        InvalidConfigError: the port is taken.
+
     Attributes:
         url: where it listens.
         service: what is behind it.
@@ -49,35 +66,27 @@ class BackgroundServer:
     def __init__(self, llm: LLM, config: ServerConfig | None = None) -> None:
         self.config = config or ServerConfig(port=0)
         self.service = EngineService(llm, self.config)
-        self._socket = socket.create_server((self.config.host, self.config.port))
-        self._server = uvicorn.Server(uvicorn_config(self.service, self.config))
+        self._socket = bound_socket(self.config)
+        self.url = url_of(self._socket)
+        self._is_started = threading.Event()
+        self._server = DrainingServer(self.service, self._is_started.set)
         self._thread = threading.Thread(target=self._run, name="ramet-server", daemon=True)
-
-    @property
-    def url(self) -> str:
-        host, port = self._socket.getsockname()[:2]
-        return f"http://{host}:{port}"
 
     def start(self) -> None:
         """Returns when requests are taken."""
-        started = threading.Event()
-        startup = self._server.startup
-
-        async def announced(sockets: list[socket.socket] | None = None) -> None:
-            await startup(sockets)
-            started.set()
-
-        self._server.startup = announced  # type: ignore[method-assign]
         self._thread.start()
-        if not started.wait(_START_SECONDS):
+        if not self._is_started.wait(_START_SECONDS):
             raise TimeoutError(f"the server did not start within {_START_SECONDS:g} s")
 
+    def stop(self) -> None:
+        """Begin to drain, and return at once; called again, do not wait for what runs any longer."""
+        self._server.stop()
+
     def close(self) -> None:
-        """Let what runs come to its end, for the drain time at most. Idempotent."""
-        self._server.should_exit = True
-        self._thread.join(self.config.drain_timeout_s)
-        self._server.force_exit = True
-        self._thread.join()
+        """Let what runs come to its end, for the drain time at most, and end. Idempotent."""
+        if self._thread.is_alive():
+            self.stop()
+            self._thread.join()
         self._socket.close()
 
     def __enter__(self) -> Self:

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
+from ..engine import Engine
 from ..engine_loop import RequestHandle
 from ..llm import LLM
 from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
-from .admission import Admission
+from .admission import Admission, Place
 from .config import ServerConfig
 from .errors import ApiError, as_api_error
+from .live_names import LiveNames, NamedRequests
+from .profile import Profile
 
 T = TypeVar("T")
 Finished = Callable[[RequestOutput], None]
@@ -60,24 +63,35 @@ class LiveRequests:
 
     Attributes:
         handles: one per prompt.
-        is_expired: it ran into the server's time limit, and was cancelled for that.
+        num_running: those the engine has not ended yet.
+        failure: what the server ended them with, such as the time limit. The engine, which may hang, is not waited for.
     """
 
-    def __init__(self, handles: list[RequestHandle], on_end: Callable[[], None], timeout_s: float | None) -> None:
+    def __init__(
+        self, handles: list[RequestHandle], place: Place, timeout_s: float | None, *, is_joint: bool = True
+    ) -> None:
         self.handles = handles
-        self.is_expired = False
-        self._on_end = on_end
+        self.failure: ApiError | None = None
+        self._is_joint = is_joint
+        self._place = place
         self._timeout_s = timeout_s
-        self._num_running = len(handles)
-        self._chunks: asyncio.Queue[tuple[int, OutputChunk]] = asyncio.Queue()
+        self.num_running = len(handles)
+        self._chunks: deque[tuple[int, OutputChunk]] = deque()
+        self._arrived = asyncio.Event()
         self._outputs: list[RequestOutput | None] = [None] * len(handles)
         self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._timer = None if timeout_s is None else loop.call_later(timeout_s, self._expire)
 
     async def outputs(self) -> list[RequestOutput]:
-        """All of them, in order, once they have ended; failures inside (see `raise_failure`)."""
+        """All of them, in order, once they have ended; failures inside (see `raise_failure`).
+
+        Raises:
+            ApiError: the server has ended them.
+        """
         await self._ended.wait()
+        if self.failure is not None:
+            raise self.failure
         return [output for output in self._outputs if output is not None]
 
     async def succeeded(self) -> list[RequestOutput]:
@@ -96,27 +110,28 @@ class LiveRequests:
         Raises:
             ApiError: the request failed.
         """
-        if output.error is None:
-            return
-        if self.is_expired:
-            raise ApiError(
-                504, f"the request took more than {self._timeout_s:g} s, the limit of this server", code="timeout"
-            ) from output.error
-        raise as_api_error(output.error, output.request_id) from output.error
+        if output.error is not None:
+            raise self.failure or as_api_error(output.error, output.request_id) from output.error
 
     async def chunks(self) -> AsyncIterator[tuple[int, OutputChunk]]:
         """What every step adds: the index of the prompt, and the chunk. Only for requests that were submitted to be
-        streamed. The last chunk of each has its output, and no failure.
+        streamed. The last chunk of each has its output, which holds no failure if the requests are joint.
 
         Raises:
-            ApiError: one failed.
+            ApiError: one failed of requests that are joint.
         """
         num_open = len(self.handles)
         while num_open:
-            idx, chunk = await self._chunks.get()
+            if not self._chunks and self.failure is None:
+                self._arrived.clear()
+                await self._arrived.wait()
+            if self.failure is not None:
+                raise self.failure
+            idx, chunk = self._chunks.popleft()
             if chunk.output is not None:
                 num_open -= 1
-                self.raise_failure(chunk.output)
+                if self._is_joint:
+                    self.raise_failure(chunk.output)
             yield idx, chunk
 
     def abort(self) -> None:
@@ -128,22 +143,32 @@ class LiveRequests:
         """On the loop: a chunk has come."""
         if chunk.output is not None:
             self._outputs[idx] = chunk.output
-            self._num_running -= 1
-            if chunk.output.error is not None:
+            self.num_running -= 1
+            if chunk.output.error is not None and self._is_joint:
                 self.abort()
-            if self._num_running == 0:
+            if self.num_running == 0:
                 self._end()
-        self._chunks.put_nowait((idx, chunk))
+        self._chunks.append((idx, chunk))
+        self._arrived.set()
+
+    def fail(self, failure: ApiError) -> None:
+        """On the loop: end them now, whatever the engine does; their place is free once it has let go of them. Nothing
+        happens if they have ended."""
+        if not self._ended.is_set():
+            self.failure = failure
+            self.abort()
+            self._ended.set()
+            self._arrived.set()
 
     def _end(self) -> None:
-        self._on_end()
+        self._place.free()
         if self._timer is not None:
             self._timer.cancel()
         self._ended.set()
 
     def _expire(self) -> None:
-        self.is_expired = True
-        self.abort()
+        limit = f"the request took more than {self._timeout_s:g} s, the limit of this server"
+        self.fail(ApiError(504, limit, code="timeout"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,6 +186,8 @@ class EngineService:
         llm: the model and its engine.
         admission: who may come in, and how many are.
         finished: called on the loop with every output, in good and in bad; for metrics.
+        profile: the one that is being written, if there is one.
+        grpc_port: where gRPC listens, once it does.
     """
 
     def __init__(self, llm: LLM, config: ServerConfig) -> None:
@@ -169,10 +196,13 @@ class EngineService:
         self.served_model_names = config.served_model_names or (llm.model_name,)
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []
+        self.profile: Profile | None = None
+        self.grpc_port: int | None = None
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
         self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
         self._bridge: ChunkBridge | None = None
-        self._named: dict[tuple[str, str], LiveRequests | None] = {}  # None: it is being made
+        self._names = LiveNames()
+        self._running: set[LiveRequests] = set()
 
     def start(self) -> None:
         """Take the running event loop for everything from now on."""
@@ -187,6 +217,33 @@ class EngineService:
         """Run something that takes its time, such as tokenising, on a worker."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function)
 
+    def ask(self, question: Callable[[Engine], T]) -> asyncio.Future[T]:
+        """On the loop: have the engine answer between two steps. The future stays open as long as a step hangs, and for
+        ever if the engine has stopped; it has what `question` raises."""
+        bridge = self._bridge
+        assert bridge is not None, "start() comes first"
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(value: T | None, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(cast(T, value))
+
+        def put(engine: Engine) -> None:
+            value: T | None = None
+            failure: Exception | None = None
+            try:
+                value = question(engine)
+            except Exception as error:
+                failure = error
+            bridge.post(lambda: settle(value, failure))
+
+        self.llm.tell(put)
+        return answer
+
     async def submit(
         self,
         make: Callable[[], list[Request]],
@@ -194,7 +251,8 @@ class EngineService:
         *,
         is_streamed: bool = False,
         is_constrained: bool = False,
-        name: tuple[str, str] | None = None,
+        is_joint: bool = True,
+        name: tuple[str, str | Sequence[str] | None] | None = None,
     ) -> LiveRequests:
         """Take a place, make the requests, and queue them. Use what it returns as `async with`.
 
@@ -203,53 +261,77 @@ class EngineService:
             num_sequences: how many samples they will be, all together.
             is_streamed: chunks are wanted, not only the outputs.
             is_constrained: there is a grammar to compile, which may take a second: it must not hold up others.
-            name: tenant and id under which `abort` finds it.
+            is_joint: one that fails cancels the others, and is the failure of all.
+            name: tenant and id under which `abort` finds it, already while it is made; or an id for each prompt. None
+                for the id: only who aborts all of the tenant's finds it.
 
         Raises:
-            ApiError: 429 or 503, there is no place; 409, the name is in use.
+            ApiError: 429 or 503, there is no place, or the engine is not well; 409, the name is in use.
             InvalidRequestError: a request is refused, and none is queued.
         """
         assert self._bridge is not None, "start() comes first"
-        if name is not None and name in self._named:
-            raise ApiError(409, f"rid={name[1]!r} is in use by a request that still runs", param="rid")
-        place = self.admission.take(num_sequences)
-        if name is not None:
-            self._named[name] = None
+        self._check_engine()
+        named = self._names.take(*name) if name is not None else None
+        try:
+            place = self.admission.take(num_sequences)
+            handles = await self._queued(make, place, self._compilers if is_constrained else self._workers)
+        except BaseException:
+            if named is not None:
+                named.free()
+            raise
+        live = LiveRequests(handles, place, self.config.request_timeout_s, is_joint=is_joint)
+        self._running.add(live)
+        if named is not None:
+            named.bind(handles)
+        for idx, handle in enumerate(handles):
+            self._follow(live, idx, handle, named, is_streamed=is_streamed)
+        return live
 
-        def leave() -> None:
-            place.free()
-            if name is not None:
-                del self._named[name]
-
-        pool = self._compilers if is_constrained else self._workers
+    async def _queued(
+        self, make: Callable[[], list[Request]], place: Place, pool: ThreadPoolExecutor
+    ) -> list[RequestHandle]:
+        """The requests, made and queued by a worker. The place is free again if they are not."""
         queued = asyncio.get_running_loop().run_in_executor(pool, lambda: self.llm.submit_requests(make()))
         try:
-            handles = await asyncio.shield(queued)
+            return await asyncio.shield(queued)
         except asyncio.CancelledError:
-            queued.add_done_callback(lambda done: _give_up(done, leave))
+            queued.add_done_callback(lambda done: _give_up(done, place))
             raise
-        except Exception:
-            leave()
+        except BaseException:
+            place.free()
             raise
-        live = LiveRequests(handles, leave, self.config.request_timeout_s)
-        if name is not None:
-            self._named[name] = live
-        for idx, handle in enumerate(handles):
-            self._follow(live, idx, handle, is_streamed=is_streamed)
-        return live
+
+    def end_all(self, failure: ApiError) -> int:
+        """On the loop: end every request now, with this as its answer. Returns how many there were."""
+        running = [live for live in self._running if live.failure is None]
+        for live in running:
+            live.fail(failure)
+        return len(running)
+
+    def engine_fault(self) -> str | None:
+        """What is wrong with the engine, None if it is well. Waits for nothing."""
+        pulse = self.llm.pulse()
+        if not pulse.is_alive:
+            return "the engine has stopped; the server must be started anew"
+        if pulse.busy_seconds > self.config.step_timeout_s:
+            return (
+                f"the engine hangs: a step has been running for {pulse.busy_seconds:.0f} s, "
+                f"and none may take more than {self.config.step_timeout_s:g} s"
+            )
+        return None
+
+    def _check_engine(self) -> None:
+        fault = self.engine_fault()
+        if fault is not None:
+            raise ApiError(503, fault, code="engine_stopped", retry_after_s=5.0)
 
     def abort(self, tenant: str, request_id: str | None) -> int:
         """Cancel the request of this name, or all of the tenant's. Returns how many there were."""
-        found = [
-            live
-            for (owner, name), live in self._named.items()
-            if live is not None and owner == tenant and (request_id is None or name == request_id)
-        ]
-        for live in found:
-            live.abort()
-        return len(found)
+        return self._names.abort(tenant, request_id)
 
-    def _follow(self, live: LiveRequests, idx: int, handle: RequestHandle, *, is_streamed: bool) -> None:
+    def _follow(
+        self, live: LiveRequests, idx: int, handle: RequestHandle, named: NamedRequests | None, *, is_streamed: bool
+    ) -> None:
         bridge = self._bridge
         assert bridge is not None
 
@@ -258,6 +340,10 @@ class EngineService:
                 for listener in self.finished:
                     listener(chunk.output)
             live.take(idx, chunk)
+            if live.num_running == 0:
+                self._running.discard(live)
+                if named is not None:
+                    named.free()
 
         def on_chunk(chunk: OutputChunk) -> None:
             if is_streamed or chunk.output is not None:
@@ -266,9 +352,9 @@ class EngineService:
         handle.add_chunk_callback(on_chunk)
 
 
-def _give_up(queued: asyncio.Future[Any], leave: Callable[[], None]) -> None:
+def _give_up(queued: asyncio.Future[Any], place: Place) -> None:
     """The client left while its requests were made."""
-    leave()
+    place.free()
     if not queued.cancelled() and queued.exception() is None:
         for handle in queued.result():
             handle.abort()

@@ -18,7 +18,12 @@ from .json_text import to_json
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+Write = Callable[[bytes], Awaitable[None]]
+
 DONE = b"data: [DONE]\n\n"
+WRITE_EXTENSION = "ramet.write"
+"""Where our HTTP/1.1 puts a Write, in the scope's extensions, for the pieces of a body between its start and its end.
+For streams: a token on its way through every layer of the application costs more than all else that is done to it."""
 
 
 class ClientDisconnectedError(Exception):
@@ -34,9 +39,12 @@ def event(data: Any, name: str | None = None) -> bytes:
 class EventStream(Response):
     """Sends events as they come. When the client is gone the iterator is closed at once.
 
+    Nothing is sent before the first event is there: what `events` raises until then is an answer of its own, with the
+    status that it has. So a request is submitted inside of `events`, where leaving frees it whatever happens.
+
     Args:
-        events: yields whole events, their last one too; closing it must free what it holds.
-        end_of_error: the events that end the stream if `events` raises.
+        events: yields at least one event, each whole, their last one too; closing it must free what it holds.
+        end_of_error: the events that end the stream if `events` raises after its first.
         request_id: of this HTTP request, for the log.
         abort: called when the stream is over, however: a client that leaves before the first event leaves `events`
             unstarted, and what was never started has nothing that closing it could free.
@@ -60,31 +68,38 @@ class EventStream(Response):
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope.get("extensions", {}).get(WRITE_EXTENSION) or _writer_by_messages(send)
         try:
             with suppress(ClientDisconnectedError, OSError):
-                await unless_disconnected(receive, self._send_all(send))
+                await unless_disconnected(receive, self._send_all(send, write))
         finally:
             self._abort()
 
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for piece in self._closing():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    async def _send_all(self, send: Send, write: Write) -> None:
+        async with aclosing(self._events) as events:  # type: ignore[type-var]
+            first = await anext(events)
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await write(first)
+            try:
+                async for piece in events:
+                    await write(piece)
+            except Exception as error:
+                for piece in self._end_of_error(self._failure(error)):
+                    await write(piece)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _closing(self) -> AsyncIterator[bytes]:
-        try:
-            async with aclosing(self._events) as events:  # type: ignore[type-var]
-                async for piece in events:
-                    yield piece
-        except (GeneratorExit, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            failure = as_api_error(error, self._request_id)
-            if failure.status == 500:
-                logger.error("request %s failed while it was streamed", self._request_id, exc_info=error)
-            for piece in self._end_of_error(failure):
-                yield piece
+    def _failure(self, error: Exception) -> ApiError:
+        failure = as_api_error(error, self._request_id)
+        if failure.status == 500:
+            logger.error("request %s failed while it was streamed", self._request_id, exc_info=error)
+        return failure
+
+
+def _writer_by_messages(send: Send) -> Write:
+    async def write(piece: bytes) -> None:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    return write
 
 
 async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:

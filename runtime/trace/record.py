@@ -60,7 +60,7 @@ class TracedPart:
         is_sampled: the part reached the sequence's last token, so the step chose its next one.
         is_prompt: the part begins inside the prompt.
         is_wasted: the sequence had ended by the time the step's results were looked at, or got another token than the
-            step went on with; they were dropped.
+            step went on with, or the step failed; they were dropped.
         is_recomputed: the part begins among tokens that had been computed before, for the sequence was preempted.
     """
 

@@ -125,7 +125,7 @@ class TraceRecorder:
         Args:
             batch: the one that `begin` was given; the very object.
             phase_seconds: the engine's phase times in all, from which those of the step are found.
-            wasted: sequences of the batch that had ended before, or went on otherwise: their results were dropped.
+            wasted: sequences of the batch whose results were dropped: they had ended, went on otherwise, or it raised.
             unsampled: sequences of the batch that turned out to have more tokens than it computed.
             num_padding_rows: rows that filled the batch up to a captured size.
         """

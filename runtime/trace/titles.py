@@ -16,6 +16,7 @@ WAIT_TEXTS = {
     "budget": "for a later step: too few of this one's tokens were left",
     "behind": "behind {}, which did not fit",
     "batching": "for the running batch to end",
+    "trial": "for the requests of a step that failed to be tried again",
 }
 """By reason (`runtime.batch.WaitReason`), with room for whom it waited for."""
 
@@ -55,7 +56,7 @@ def _waited(cells: list[Cell]) -> Iterator[str]:
 def _ended(cells: list[Cell]) -> Iterator[str]:
     for text, count in (
         ("held blocks while nothing of it was computed", sum(cell.num_paused_steps for cell in cells)),
-        ("was computed in vain: it had ended", sum(cell.num_wasted_steps for cell in cells)),
+        ("was computed in vain: it had ended, or the step failed", sum(cell.num_wasted_steps for cell in cells)),
     ):
         if count:
             yield f"{text}: {_steps(count)}"

@@ -23,7 +23,12 @@ from ramet.kernels.cpu.isa import isas_of_machine, machine_family, supported_isa
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS = ("frontend", "kernels", "radix", "runtime")
-OTHER_FILES = {
+PAGE = {
+    f"ramet/runtime/server/web/{path.name}"
+    for path in (ROOT / "runtime/server/web").iterdir()
+    if path.suffix in (".html", ".css", ".js", ".svg")
+}
+OTHER_FILES = PAGE | {
     "ramet/py.typed",
     "ramet/frontend/trace/page.css",
     "ramet/frontend/trace/page.js",

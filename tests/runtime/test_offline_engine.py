@@ -10,7 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from ramet import LLM, Engine, InvalidConfigError, InvalidRequestError, Runtime, SamplingParams
+from ramet import (
+    LLM,
+    BackendCallError,
+    Engine,
+    InvalidConfigError,
+    InvalidRequestError,
+    Runtime,
+    RuntimeEndpoint,
+    SamplingParams,
+)
 from ramet.frontend.primitives import gen
 from ramet.frontend.program import function
 from ramet.frontend.state import ProgramState
@@ -196,7 +205,7 @@ def test_server_options_have_sglangs_names() -> None:
     }
     for bad, message in (
         ({"dp_size": 2}, "dp_size=2 is not supported"),
-        ({"port": 30000}, "no server yet"),
+        ({"port": 30000}, "ramet serve"),
         ({"page_size": 1, "block_size": 2}, "given twice"),
         ({"disable_radix_cache": 3}, "True or False"),
         ({"tp_size": 2, "tensor_parallel_size": 4}, "given twice"),
@@ -270,9 +279,26 @@ def test_a_runtime_runs_programs_and_answers_prompts(smollm2: LLM) -> None:
     assert token_ids == tokenizer.encode(prompt.removesuffix("<|im_start|>assistant\n"), parse_special=True)
     assert runtime.endpoint is runtime
     assert not hasattr(runtime, "url")
-    with pytest.raises(AttributeError, match="no server yet"):
+    with pytest.raises(AttributeError, match="listens nowhere"):
         runtime.url  # noqa: B018
     runtime.flush_cache()
     assert json.loads(runtime.generate(PROMPT, GREEDY))["meta_info"]["cached_tokens"] == 0
     runtime.shutdown()
     assert one(Engine(smollm2).generate(PROMPT, GREEDY))["text"]  # the LLM is not the runtime's
+
+
+def test_a_runtime_with_a_port_listens(smollm2: LLM) -> None:
+    with Runtime(smollm2, port=0, api_key="secret") as runtime:
+        assert runtime.url.startswith("http://127.0.0.1:")
+        with RuntimeEndpoint(runtime.url, api_key="secret") as endpoint:
+            assert endpoint.info()["model"] == "smollm2"
+        port = int(runtime.url.rpartition(":")[2])
+        with pytest.raises(InvalidConfigError, match=f"port={port}"):
+            Runtime(smollm2, port=port)
+        assert json.loads(runtime.generate(PROMPT, GREEDY))["text"]
+    with pytest.raises(BackendCallError):
+        RuntimeEndpoint(runtime.url, api_key="secret", max_retries=0)
+    with pytest.raises(InvalidConfigError, match="port=-1"):
+        Runtime(smollm2, port=-1)
+    with pytest.raises(InvalidConfigError, match="give a port"):
+        Runtime(smollm2, api_key="secret")

@@ -26,7 +26,7 @@ FIELDS = {field.name for field in dataclasses.fields(EngineConfig)}
         ("enforce_eager", ": write captured_batch_sizes=()"),
         ("cudagraph_capture_sizes", ": it is captured_batch_sizes here"),
         ("tokenizer", ": a model brings its tokenizer"),
-        ("port", ": nothing listens on the network here, so leave it out; ramet has no server yet"),
+        ("port", ": nothing listens on the network here: use Runtime(port=...), or `ramet serve`"),
         ("tensor_parallel", "; did you mean 'tensor_parallel_size'? help(ramet.LLM) and"),
         ("gpu_memory", "; did you mean 'gpu_memory_utilization'? help(ramet.LLM) and"),
         ("max_num_seq", "; did you mean 'max_num_seqs' or 'max_num_logit_rows'?"),

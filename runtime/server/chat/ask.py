@@ -28,6 +28,8 @@ class ChatAsk:
         template_options: further variables for the template.
         cache_salt, priority, rid: as in the request.
         is_streamed: deltas are wanted as they come.
+        is_cut_at_context: where the prompt leaves less room than max_tokens, that room is the limit; otherwise such a
+            request is refused.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -42,6 +44,7 @@ class ChatAsk:
     priority: int = 0
     rid: str | None = None
     is_streamed: bool = False
+    is_cut_at_context: bool = False
 
 
 @dataclass(frozen=True, slots=True)

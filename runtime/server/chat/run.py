@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import string
 from collections.abc import AsyncIterator, Iterator
@@ -200,14 +201,15 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
     def make() -> list[Request]:
         prompt = chat_prompt(llm.tokenizer, ask)
         prompts.append(prompt)
+        asked = _cut_at_context(ask, llm.max_context_len - len(prompt.token_ids))
         request = Request(
             request_id=llm.new_request_id(),
             prompt_token_ids=prompt.token_ids,
-            sampling_params=ask.sampling,
+            sampling_params=asked.sampling,
             priority=ask.priority,
             cache_namespace=namespace,
         )
-        return [constrained(llm, request, ask, prompt.tool_format)]
+        return [constrained(llm, request, asked, prompt.tool_format)]
 
     try:
         live = await service.submit(
@@ -248,6 +250,13 @@ def _check(service: EngineService, ask: ChatAsk) -> None:
     if ask.sampling.num_sequences > most:
         raise ApiError(400, f"n={ask.sampling.num_sequences} is more than the {most} of this server", param="n")
     check_tools(ask)
+
+
+def _cut_at_context(ask: ChatAsk, num_left: int) -> ChatAsk:
+    sampling = ask.sampling
+    if not ask.is_cut_at_context or sampling.max_tokens is None or sampling.max_tokens <= num_left:
+        return ask
+    return dataclasses.replace(ask, sampling=sampling.replace(max_tokens=None))
 
 
 def _new_call_id() -> str:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..dependencies import RequestId
+from ..document import EVENTS, answers_as
 from ..errors import ApiError, openai_body
 from ..json_text import to_json
 from ..streaming import EventStream, event
@@ -26,7 +27,7 @@ async def live_state(http: Request) -> Response:
     return Response(to_json(await _collector(http).state()), media_type="application/json")
 
 
-@router.get("/events")
+@router.get("/events", response_class=Response, responses=answers_as(EVENTS))
 async def live_events(http: Request, request_id: RequestId) -> Response:
     """Server-sent events: `state` once, then `tick` about four times a second and `tree` when the cache has changed."""
     collector = _collector(http)

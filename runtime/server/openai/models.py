@@ -1,8 +1,9 @@
-"""`/v1/models`: the one model that is served, under each of its names."""
+"""`/v1/models`: the one model that is served, under each of its names, as OpenAI's clients and Anthropic's read it."""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,7 +18,9 @@ _STARTED_AT = int(time.time())
 
 @router.get("/models")
 async def list_models(service: Service) -> dict[str, Any]:
-    return {"object": "list", "data": [_model(service, name) for name in service.served_model_names]}
+    names = service.served_model_names
+    data = [_model(service, name) for name in names]
+    return {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
 
 
 @router.get("/models/{name:path}")
@@ -45,7 +48,10 @@ def _model(service: EngineService, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
+        "type": "model",
+        "display_name": name,
         "created": _STARTED_AT,
+        "created_at": datetime.fromtimestamp(_STARTED_AT, UTC).isoformat(),
         "owned_by": "ramet",
         "root": service.llm.model_name,
         "parent": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from ramet.runtime.request import Request
 from ramet.runtime.runner_spec import LoadedRunner
 from ramet.runtime.sampler import Sampler
 from ramet.runtime.sampler_numpy import NumpySampler
+from ramet.runtime.tiers.base import KVTier
+from ramet.runtime.tiers.prefix_tiers import TieredStorage
 from ramet.sampling_params import SamplingParams
 
 from .deferred import DeferredDevice, DeferredSampler
@@ -97,14 +99,32 @@ class FakeRunner:
         self.num_copied_blocks = 0
         self.batches: list[list[tuple[str, int, int]]] = []
         self.fail_next: Exception | None = None
+        self._failures: dict[str, tuple[int, str]] = {}
+        self.num_failed_steps = 0
         self.nan_for: set[str] = set()
         self.nan_at: set[tuple[str, int]] = set()  # request and position
+
+    def fail(self, request_id: str, num_times: int, place: str = "step") -> None:
+        """Fail the next steps that this request is in: when they are prepared ("prepare"), before they compute anything
+        ("step"), or at their end, with rubbish in all slots that they wrote ("end")."""
+        self._failures[request_id] = num_times, place
+
+    def _fail_for(self, parts: list[StepPart], place: str) -> Exception | None:
+        for part in parts:
+            num_left, failing_place = self._failures.get(part.request_id, (0, ""))
+            if num_left > 0 and failing_place == place:
+                self._failures[part.request_id] = num_left - 1, place
+                self.num_failed_steps += 1
+                return RuntimeError(f"poisoned by {part.request_id}")
+        return None
 
     def forward(self, batch: Batch) -> Tensor:
         return self.prepare(batch)()
 
     def prepare(self, batch: Batch) -> Callable[[], Tensor]:
         parts = [StepPart(part, batch.drawn_token_ids) for part in batch.scheduled]
+        if (error := self._fail_for(parts, "prepare")) is not None:
+            raise error
         device, num_rows = self.device, sum(part.num_logit_rows for part in parts)
         if device is None:
             return lambda: self._run(list(batch.block_copies), parts)
@@ -114,12 +134,18 @@ class FakeRunner:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
+        if (error := self._fail_for(parts, "step")) is not None:
+            raise error
         self._copy(block_copies)
         written: set[int] = set()
         rows: list[Tensor] = []
         for part in parts:
             rows += self._compute(part, written)
             self.num_computed_tokens += part.end - part.start
+        if (error := self._fail_for(parts, "end")) is not None:
+            for slot in (*written, *self._slots_of(block_copies)):
+                self.slots[slot] = -1
+            raise error
         self.batches.append([(part.request_id, part.start, part.end - part.start) for part in parts])
         return torch.stack(rows) if rows else torch.empty(0, VOCAB_SIZE)
 
@@ -153,11 +179,46 @@ class FakeRunner:
             self.slots[start : start + size] = content + [None] * (size - copy.num_tokens)
             self.num_copied_blocks += 1
 
+    def _slots_of(self, block_copies: list[BlockCopy]) -> Iterator[int]:
+        for copy in block_copies:
+            yield from range(copy.dst_block_id * self.block_size, (copy.dst_block_id + 1) * self.block_size)
+
     def _logits(self, history: int) -> Tensor:
         generator = torch.Generator().manual_seed(history & 0x7FFFFFFFFFFFFFFF)
         logits = torch.randn(VOCAB_SIZE, generator=generator)
         logits[EOS] += self.eos_bias
         return logits
+
+
+class FakeBlocks:
+    """The memory of a FakeRunner as tiers see it. What a device does, it does in its turn."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._runner = runner
+        self.bytes_per_block = 8 * runner.block_size
+
+    def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
+        runner, size = self._runner, self._runner.block_size
+        if runner.device is not None:
+            runner.device.synchronize()
+        slots = [runner.slots[block_id * size : (block_id + 1) * size] for block_id in block_ids]
+        assert all(isinstance(slot, int) for block in slots for slot in block), "a block is kept that is not whole"
+        return torch.tensor(slots, dtype=torch.int64).reshape(len(slots), size).view(torch.uint8)
+
+    def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
+        runner, size = self._runner, self._runner.block_size
+        assert len(set(block_ids)) == len(block_ids) == len(data)
+
+        def write() -> None:
+            for block_id, row in zip(block_ids, data.view(torch.int64).tolist(), strict=True):
+                runner.slots[block_id * size : (block_id + 1) * size] = row
+
+        if runner.device is None:
+            write()
+        else:
+            runner.device.launch(write)
 
 
 def run_to_end(engine: Engine, max_steps: int = 10_000) -> dict[str, RequestOutput]:
@@ -188,6 +249,7 @@ def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
 def make_engine() -> Callable[..., Engine]:
     """Build an engine over a FakeRunner; invariants are checked after every step.
 
+    `tiers` is called with the memory of the runner and returns those behind it.
     overlap_schedule="pipelined" is True on a device that computes by itself, as late as it can.
     """
 
@@ -196,6 +258,7 @@ def make_engine() -> Callable[..., Engine]:
         eos_bias: float = 0.0,
         max_model_len: int = 4096,
         sampler: Sampler | None = None,
+        tiers: Callable[[FakeBlocks], tuple[KVTier, ...]] | None = None,
         **options: Any,
     ) -> Engine:
         device = None
@@ -205,7 +268,9 @@ def make_engine() -> Callable[..., Engine]:
             sampler = DeferredSampler(sampler or NumpySampler(), device)
         config = EngineConfig(seed=0, check_invariants=True, num_blocks=num_blocks, **options)
         runner = FakeRunner(num_blocks, config.block_size, eos_bias, device)
-        return Engine(config, runner, FakeTokenizer(), max_model_len, sampler)  # type: ignore[arg-type]
+        blocks = FakeBlocks(runner)
+        storage = None if tiers is None else TieredStorage(blocks, tiers(blocks))
+        return Engine(config, runner, FakeTokenizer(), max_model_len, sampler, storage)  # type: ignore[arg-type]
 
     return build
 

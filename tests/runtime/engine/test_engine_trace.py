@@ -214,10 +214,12 @@ def test_a_step_that_cannot_be_prepared_is_recorded_in_its_turn(
     engine.close()
     trace = recorder.trace
     assert [step.step_idx for step in trace] == list(range(len(trace)))
-    assert [sorted({part.request_id for part in step.parts}) for step in trace[:4]] == [["a", "b"]] * 3 + [["c"]]
-    assert ends(trace[:4]) == [[], [], [("a", "error"), ("b", "error")], []]
-    assert [len(outputs[name].outputs[0].token_ids) for name in "abc"] == [2, 2, 4]
-    assert "no memory" in str(outputs["a"].error)
+    ran = [sorted({part.request_id for part in step.parts}) for step in trace[:6]]
+    assert ran == [["a", "b"]] * 3 + [["a"], ["a"], ["b"]]
+    assert [{part.is_wasted for part in step.parts} for step in trace[:6]] == [{False}] * 2 + [{True}] + [{False}] * 3
+    assert {waiting.reason for step in trace[3:5] for waiting in step.waiting} <= {"trial", "seats"}
+    assert {reason for step in ends(trace) for _, reason in step} == {"length"}
+    assert [len(outputs[name].outputs[0].token_ids) for name in "abc"] == [4, 4, 4]
 
 
 @IS_OVERLAPPING

@@ -10,8 +10,11 @@ import httpx2
 import pytest
 
 from ramet import LLM
+from ramet.runtime.server import app
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.listener import BackgroundServer
+
+from .plain_route import router as plain_router
 
 Serve = Callable[..., BackgroundServer]
 
@@ -33,6 +36,13 @@ def serve(smollm2: LLM) -> Iterator[Serve]:
             return stack.enter_context(BackgroundServer(llm or smollm2, config))
 
         yield start
+
+
+@pytest.fixture
+def serve_plain(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Like `serve`, with the endpoint of `plain_route.py` beside the others."""
+    monkeypatch.setattr(app, "ROUTERS", (*app.ROUTERS, plain_router))
+    return serve
 
 
 @pytest.fixture

@@ -38,3 +38,21 @@ def test_large_bodies_and_headers_are_refused(serve: Serve) -> None:
     with httpx2.Client(base_url=server.url) as client:
         assert client.post("/v1/models", content=b"x" * 101).status_code == 413
         assert client.get("/v1/models", headers={"x-big": "x" * 1900}).status_code in (400, 431)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"input": ', "the body is not JSON: Expecting value at character 10"),
+        (b"[]", "the body: Input should be a valid dictionary"),
+        (b'{"input": {}}', "input: Input should be a text or a list of items, not {}"),
+        (b'{"tools": [{"type": "function"}, {"name": 1}]}', "tools[1].type: Field required"),
+        (b'{"tools": {"list": []}}', "tools: Input should be a valid list, not {'list': []}"),
+        (b'{"text": {"format": {"type": 5}}}', "text.format.type: Input should be 'text', 'json_object' or"),
+        (b"[" * 100_000, ""),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said_with_its_place(http: httpx2.Client, content: bytes, message: str) -> None:
+    answer = http.post("/v1/responses", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(message)

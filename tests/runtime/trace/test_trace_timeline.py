@@ -66,7 +66,7 @@ def test_every_kind_of_cell_is_where_it_belongs(trace: Trace) -> None:
     preempted = the_cell(root, "first/0, steps 2 to 3 waited in the queue: 2 steps for blocks: the cache had no room")
     again = the_cell(root, "first/0, step 4 8 tokens computed again after a preemption (positions 32 to 39) admitted")
     decode = the_cell(root, f"{second}, step 3 1 generated tokens computed (positions 21 to 21) ended: stop")
-    wasted = the_cell(root, f"{second}, step 4 was computed in vain: it had ended: 1 step")
+    wasted = the_cell(root, f"{second}, step 4 was computed in vain: it had ended, or the step failed: 1 step")
     cells = (prompt, waits_for_prefix, waits, admitted, preempted, again, decode, wasted)
     assert [cell.get("class") for cell in cells] == [
         "prompt",

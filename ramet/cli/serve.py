@@ -1,0 +1,204 @@
+"""`ramet serve`: a model behind HTTP, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import ipaddress
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .engine_options import add_engine_arguments, byte_count, engine_options, model_name
+from .errors import CommandError
+from .interrupts import exit_on_interrupt
+
+if TYPE_CHECKING:
+    from ..runtime.llm import LLM
+    from ..runtime.server.config import ServerConfig
+
+_SHUTDOWN_SECONDS = 10.0
+EXIT_CUT_OFF = 1
+_EPILOG = """\
+SIGTERM and Ctrl-C end it: requests that run may go on for --drain-timeout, new ones get 503; a second signal does not
+wait. Exit status: 0 if everything was answered, 1 if requests were cut off."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "served_model", nargs="?", metavar="MODEL", type=model_name, help="what --model takes, in fewer letters"
+    )
+    _add_listening(parser.add_argument_group("listening"))
+    _add_access(parser.add_argument_group("who may use it"))
+    _add_limits(parser.add_argument_group("limits"))
+    add_engine_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    config = server_config(args)
+    try:
+        from ..runtime.server.listener import bound_socket, url_of
+        from ..runtime.server.run import serve, shut_down_within
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"the server needs packages that are not installed (no {error.name}): pip install 'ramet[server]'"
+        ) from None
+    _set_up_logging(args)
+    with bound_socket(config) as listening:
+        llm = _load(args)
+        num_cut_off = serve(llm, config, listening, lambda: _announce(llm, config, url_of(listening)))
+    status = EXIT_CUT_OFF if num_cut_off else 0
+    if not shut_down_within(llm, _SHUTDOWN_SECONDS):
+        _leave_at_once(status)
+    return status
+
+
+def server_config(args: argparse.Namespace) -> ServerConfig:
+    """The options that were given, and the rest by default.
+
+    Raises:
+        InvalidConfigError: one is out of range.
+    """
+    from ..runtime.config import api_keys_from_env
+    from ..runtime.server.config import ServerConfig
+
+    names = {field.name for field in dataclasses.fields(ServerConfig)}
+    given = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
+    if args.request_timeout_s == 0:
+        options["request_timeout_s"] = None
+    options.setdefault("api_keys", api_keys_from_env())
+    return ServerConfig(**options)
+
+
+def _add_listening(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", help="address (default: 127.0.0.1, which only this machine reaches)")
+    group.add_argument("--port", type=int, help="default: 8000; 0 takes a free one")
+    group.add_argument("--grpc-port", type=int, metavar="PORT", help="speak gRPC too, there")
+    group.add_argument(
+        *("--served-model-name", "--served-model-names"),
+        dest="served_model_names",
+        nargs="+",
+        metavar="NAME",
+        help="what clients may call the model (default: the name it is loaded by)",
+    )
+    group.add_argument(
+        *("--allowed-origins", "--cors-allow-origins"),
+        dest="allowed_origins",
+        nargs="+",
+        metavar="ORIGIN",
+        help="web pages that may call it from a browser, such as http://localhost:3000",
+    )
+    group.add_argument(
+        "--log-requests", action="store_true", default=None, help="a line for each request, without its text"
+    )
+
+
+def _add_access(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--api-key",
+        dest="api_keys",
+        action="append",
+        metavar="KEY",
+        help="ask for it; KEY or NAME=KEY, may be given several times: each key has a cache of its own (default: the "
+        "environment variable RAMET_API_KEY, which `ps` does not show)",
+    )
+    group.add_argument(
+        "--admin-api-key",
+        dest="admin_api_keys",
+        action="append",
+        metavar="KEY",
+        help="a key that may also flush the cache, read metrics and watch the engine",
+    )
+    group.add_argument(
+        "--allow-request-template", action="store_true", default=None, help="take chat templates out of requests"
+    )
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-waiting-sequences", type=int, metavar="N", help="more get 429 (default: 512)")
+    group.add_argument("--max-connections", type=int, metavar="N", help="more get 503 (default: 4096)")
+    group.add_argument("--max-n", type=int, metavar="N", help="samples of one request (default: 128)")
+    group.add_argument("--max-prompts", type=int, metavar="N", help="prompts of one request (default: 2048)")
+    for part, default in (("body", "16M"), ("header", "32K")):
+        group.add_argument(
+            f"--max-{part}-size",
+            dest=f"max_{part}_bytes",
+            type=byte_count,
+            metavar="SIZE",
+            help=f"of one request's {part} (default: {default})",
+        )
+    seconds = {
+        "request": "a request may take; 0 for as long as it likes (default: 600)",
+        "header": "a client may take to send its headers (default: 30)",
+        "body": "a client may take to send its body (default: 60)",
+        "write": "a client may take nothing of its answer (default: 60)",
+        "drain": "what runs may go on after SIGTERM (default: 30)",
+        "step": "a step of the engine may take before /health says 503 (default: 60)",
+    }
+    for name, text in seconds.items():
+        group.add_argument(f"--{name}-timeout", dest=f"{name}_timeout_s", type=float, metavar="SECONDS", help=text)
+
+
+def _load(args: argparse.Namespace) -> LLM:
+    if args.served_model is not None and args.model is not None and args.served_model != args.model:
+        raise CommandError(f"two models are named, {args.served_model!r} and {args.model!r}: leave one out")
+    with exit_on_interrupt():
+        from ..runtime.llm import LLM
+
+        return LLM(
+            args.served_model or args.model,
+            device=args.device,
+            kernels=args.kernels,
+            num_threads=args.threads,
+            **engine_options(args),
+        )
+
+
+def _announce(llm: LLM, config: ServerConfig, url: str) -> None:
+    keys = len(config.api_keys) + len(config.admin_api_keys)
+    snapshot = llm.cache_snapshot()
+    cache = snapshot.num_blocks * snapshot.block_size
+    lines = [
+        f"ramet serves {', '.join(config.served_model_names or (llm.model_name,))} at {url}",
+        f"  context {llm.max_context_len:,} tokens, cache {cache:,} tokens, {llm.kernels_name} kernels",
+        f"  {keys} API key{'s' if keys > 1 else ''} known" if keys else "  no API key needed",
+        f"  page {url}/   endpoints {url}/docs   OpenAI clients: base_url={url}/v1",
+    ]
+    print("\n".join(lines), flush=True)
+    if not keys and not _is_loopback(config.host):
+        print(
+            f"ramet: warning: everybody who reaches {config.host} may use this server: give it an --api-key",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _set_up_logging(args: argparse.Namespace) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every malformed request
+    if args.log_requests:
+        logging.getLogger(__name__.partition(".")[0]).setLevel(logging.INFO)
+
+
+def _leave_at_once(status: int) -> None:
+    """A step hangs inside a kernel, and its thread with it, for which the interpreter would wait."""
+    print("ramet: warning: a step of the engine hangs; the process ends without it", file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)

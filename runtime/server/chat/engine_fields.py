@@ -1,0 +1,59 @@
+"""EngineFields: what a request may say to the engine beyond the API whose endpoint it uses; the names are vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ....grammar_spec import OnIncomplete
+from ....sampling_params import InvalidSamplingParamsError, SamplingParams
+from ..errors import ApiError
+
+_SAMPLING_FIELDS = (
+    *("top_k", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
+    *("stop_token_ids", "ignore_eos", "on_incomplete", "regex", "ebnf", "choices"),
+)
+
+
+class EngineFields(BaseModel):
+    """Base of the bodies of Anthropic's messages and OpenAI's responses. Values are checked by SamplingParams."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    on_incomplete: OnIncomplete | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    choices: list[str] | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    rid: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def sampling_params(self, names: Mapping[str, str], *, max_tokens: int | None, **fields: Any) -> SamplingParams:
+        """Of the fields that were given, and of `fields`, of which None stands for the default as well.
+
+        Args:
+            names: what a field of SamplingParams is called in this API, where it has another name there.
+
+        Raises:
+            ApiError: 400, a value is out of its range.
+        """
+        given = {name: getattr(self, name) for name in _SAMPLING_FIELDS} | fields
+        try:
+            chosen = {name: value for name, value in given.items() if value is not None}
+            return SamplingParams(max_tokens=max_tokens, **chosen)
+        except InvalidSamplingParamsError as error:
+            name, separator, rest = str(error).partition("=")
+            called = names.get(name, name)
+            raise ApiError(400, called + separator + rest, param=called if separator else None) from error

@@ -1,0 +1,74 @@
+"""What the OpenAPI document says beyond the types of the routes: how requests fail, and which answers are streamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+Node = dict[str, Any]
+
+_ERROR: Node = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+            "required": ["message", "type"],
+        }
+    },
+    "required": ["error"],
+}
+_FAILURE: Node = {
+    "description": "The request failed: `message` says why, `param` which field is at fault. "
+    "Anthropic's endpoints give no `param` and `code`. 429 and 503 come with `retry-after`.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+EVENTS: Node = {"text/event-stream": {"schema": {"type": "string"}}}
+TEXT: Node = {"text/plain": {"schema": {"type": "string"}}}
+
+
+def answers_as(content: Node, description: str = "Successful Response") -> dict[int | str, Node]:
+    """For `responses` of a route that answers with something else than JSON."""
+    return {200: {"description": description, "content": content}}
+
+
+class Document:
+    """Makes the document of an application, once. To be put in the place of its `openapi`."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._make = app.openapi
+        self._made: Node | None = None
+
+    def __call__(self) -> Node:
+        if self._made is None:
+            self._made = self._completed(self._make())
+        return self._made
+
+    def _completed(self, document: Node) -> Node:
+        schemas: Node = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas["Error"] = _ERROR
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                responses = operation["responses"]
+                responses.pop("422", None)  # what FastAPI would answer is 400 here
+                responses["default"] = _FAILURE
+                if _is_streamable(operation, schemas):
+                    responses["200"]["content"].update(EVENTS)
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        return document
+
+
+def _is_streamable(operation: Node, schemas: Node) -> bool:
+    """Its body has a field `stream`."""
+    content = operation.get("requestBody", {}).get("content", {})
+    schema: Node = content.get("application/json", {}).get("schema", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return "stream" in schemas.get(name, schema).get("properties", {})

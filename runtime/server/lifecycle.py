@@ -1,0 +1,138 @@
+"""DrainingServer: uvicorn's server, which ends when everything it has taken on is answered.
+
+    first stop     requests are refused with 503, and `/ready` says so, while what runs goes on
+    it has ended, or the drain time is over, or second stop
+                   what still runs ends with an error that says why
+    then           the port is closed, what is written already is sent, connections are closed
+
+uvicorn by itself closes the port first, so that nobody can be told that it drains, and waits for clients for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from types import FrameType
+
+import uvicorn
+from uvicorn.server import HANDLED_SIGNALS
+
+from .app import build_app
+from .errors import ApiError
+from .protocol import HttpProtocol
+from .service import EngineService
+
+logger = logging.getLogger(__name__)
+
+_IDLE_TICK_SECONDS = 0.1
+"""What uvicorn reckons with, to set its clock once a second."""
+_TICK_SECONDS = 0.01
+_LAST_WORDS_SECONDS = 1.0
+"""For clients to take what was written to them last."""
+
+
+class DrainingServer(uvicorn.Server):
+    """Serves an engine until it is stopped.
+
+    Args:
+        on_started: called once requests are taken.
+
+    Attributes:
+        num_cut_off: requests that were ended because the server was.
+    """
+
+    def __init__(self, service: EngineService, on_started: Callable[[], None]) -> None:
+        super().__init__(_uvicorn_config(service))
+        self.num_cut_off = 0
+        self._on_started = on_started
+        self._service = service
+        self._num_stops = 0
+        self._deadline = float("inf")
+
+    def stop(self) -> None:
+        """Drain; called again, do not wait any longer. From any thread, and from the handler of a signal."""
+        self._num_stops += 1
+        is_first = self._num_stops == 1
+        self._service.admission.is_draining = True
+        self._deadline = time.monotonic() + (self._service.config.drain_timeout_s if is_first else 0.0)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Nothing: `stop_on_signals` is for whoever owns the process."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    async def main_loop(self) -> None:
+        num_ticks = 0
+        while not self._is_drained():
+            await self.on_tick(num_ticks)
+            num_ticks += 1
+            await asyncio.sleep(_TICK_SECONDS if self._num_stops else _IDLE_TICK_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cause = ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5.0)
+        self.num_cut_off = self._service.end_all(cause)
+        if self.num_cut_off:
+            logger.warning("%d requests were cut off by the end of the server", self.num_cut_off)
+        for server in self.servers:
+            server.close()
+        for listening in sockets or ():
+            listening.close()
+        connections, tasks = self.server_state.connections, self.server_state.tasks
+        for connection in tuple(connections):
+            connection.shutdown()
+        last_words_at = time.monotonic() + _LAST_WORDS_SECONDS
+        while (connections or tasks) and time.monotonic() < max(self._deadline, last_words_at):
+            await asyncio.sleep(_TICK_SECONDS)
+        for connection in tuple(connections):
+            connection.transport.abort()
+        for task in tuple(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.lifespan.shutdown()
+
+    def _is_drained(self) -> bool:
+        if not self._num_stops:
+            return False
+        is_over = time.monotonic() >= self._deadline
+        return is_over or self._service.admission.num_live == 0 or self._service.engine_fault() is not None
+
+
+@contextlib.contextmanager
+def stop_on_signals(server: DrainingServer) -> Generator[None, None, None]:
+    """In this block SIGTERM and Ctrl-C stop the server. Only on the main thread."""
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        server.stop()
+
+    before = {number: signal.signal(number, handle) for number in HANDLED_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _uvicorn_config(service: EngineService) -> uvicorn.Config:
+    config = service.config
+    return uvicorn.Config(
+        build_app(service),
+        loop="asyncio",
+        http=partial(HttpProtocol, limits=config),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=config.max_header_bytes,
+        timeout_keep_alive=30,
+    )

@@ -1,0 +1,77 @@
+"""What SGLang's clients tell a server to do: abort requests, forget its cache, write down what it does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field, StrictBool, StrictStr
+from starlette.responses import PlainTextResponse, Response
+
+from ..dependencies import Caller, Service
+from ..document import answers_as
+from ..errors import ApiError
+from ..json_text import to_json
+from ..profile import Profile
+
+router = APIRouter(tags=["native"])
+_PROFILES = {kind: {"schema": {"type": "string"}} for kind in ("application/x-ndjson", "text/html", "image/svg+xml")}
+
+
+class AbortBody(BaseModel):
+    """Whose requests are to end: the one of this `rid`, or all of the caller's."""
+
+    rid: StrictStr | None = Field(default=None, max_length=256)
+    abort_all: StrictBool = False
+
+
+@router.post("/abort_request")
+async def abort_request(body: AbortBody, service: Service, tenant: Caller) -> Response:
+    """Cancel requests of the caller's own. What they were to answer ends with finish_reason "abort"."""
+    if not body.rid and not body.abort_all:
+        raise ApiError(400, "give the rid of a request, or abort_all=true", param="rid")
+    num_aborted = service.abort(tenant.name, None if body.abort_all else body.rid)
+    return Response(to_json({"num_aborted": num_aborted}), media_type="application/json")
+
+
+@router.post("/flush_cache", response_class=PlainTextResponse)
+async def flush_cache(service: Service) -> PlainTextResponse:
+    """Forget all cached prefixes that no running request holds. For admin keys."""
+    num_blocks = await service.call(service.llm.reset_prefix_cache)
+    return PlainTextResponse(f"Cache flushed: {num_blocks} blocks are free again.\n")
+
+
+@router.post("/start_profile", response_class=PlainTextResponse)
+async def start_profile(
+    service: Service, num_steps: Annotated[int, Query(ge=1, le=100_000)] = 10_000
+) -> PlainTextResponse:
+    """Begin to write down what every step of the engine does; of more than `num_steps` the last are kept. For admin
+    keys."""
+    if service.profile is not None:
+        raise ApiError(409, "a profile is being written: POST /stop_profile ends it", code="profile_running")
+    service.profile = profile = Profile(service.llm)
+    try:
+        await service.call(lambda: profile.start(num_steps))
+    except BaseException:
+        service.profile = None
+        raise
+    return PlainTextResponse("Start profiling.\n")
+
+
+@router.post("/stop_profile", response_class=Response, responses=answers_as(_PROFILES))
+async def stop_profile(service: Service, format: Literal["jsonl", "html", "svg"] = "jsonl") -> Response:
+    """What was written since /start_profile: a line per step (`Trace.load_jsonl` reads them), or a picture of them.
+    For admin keys."""
+    profile, service.profile = service.profile, None
+    if profile is None:
+        raise ApiError(409, "no profile is being written: POST /start_profile begins one", code="no_profile")
+    media_type = {"jsonl": "application/x-ndjson", "html": "text/html", "svg": "image/svg+xml"}[format]
+    return Response(await service.call(lambda: profile.stop(format)), media_type=media_type)
+
+
+for path, handler in (
+    ("/flush_cache", flush_cache),
+    ("/start_profile", start_profile),
+    ("/stop_profile", stop_profile),
+):
+    router.get(path, include_in_schema=False)(handler)  # SGLang takes both

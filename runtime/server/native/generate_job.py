@@ -1,0 +1,246 @@
+"""GenerateJob: one `/generate`, from its fields to its answers. HTTP and gRPC share it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ...answer_stream import Answer, StreamedAnswers
+from ...errors import EngineStoppedError, InvalidRequestError, RequestAbortedError
+from ...generate_request import UNSUPPORTED, AskedText, GenerateAsk, check_flag, one_each, read_generate
+from ...outputs import RequestOutput
+from ...request import Request
+from ...sglang_format import answers
+from ..errors import ApiError, as_api_error
+from ..service import EngineService, LiveRequests
+from ..tenant import Tenant
+
+MAX_RID_CHARS = 256
+MAX_HEALABLE_CHARS = 64
+_CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices", "stop_regex")
+_OURS = frozenset({"rid", "priority", "cache_salt"})
+"""What an offline engine has other ways for."""
+
+Fields = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class GenerateJob:
+    """What a client has asked for.
+
+    Making one costs little, whatever was asked: only counts are looked at. `submit` has the rest done by a worker.
+
+    Args:
+        fields: of GenerateBody, by name; those that are None are left out or not.
+
+    Attributes:
+        is_streamed: answers are wanted as they come.
+        num_samples: over all prompts.
+
+    Raises:
+        ApiError: there are more prompts or samples than the server takes, or a name is malformed.
+        InvalidRequestError: so is another field.
+    """
+
+    def __init__(self, service: EngineService, tenant: Tenant, fields: Fields) -> None:
+        self._service = service
+        self._tenant = tenant
+        self._fields = {name: value for name, value in fields.items() if value is not None}
+        self.is_streamed = self._fields.get("stream", False)
+        check_flag("stream", self.is_streamed)
+        self._num_prompts = self._count_prompts()
+        params = one_each("sampling_params", self._fields.get("sampling_params"), self._num_prompts, Mapping | None)
+        self.num_samples = sum(self._count_samples(each or {}) for each in params)
+        if "logprob_start_len" not in self._fields:  # a prompt that is only scored has no other logprobs than its own
+            self._fields["logprob_start_len"] = [0 if _is_only_scored(each or {}) else -1 for each in params]
+        self._is_constrained = any(each and any(each.get(name) for name in _CONSTRAINTS) for each in params)
+        self._rids = self._read_rids()
+        self._ask: GenerateAsk | None = None
+
+    async def submit(self) -> LiveRequests:
+        """Queue it.
+
+        Raises:
+            ApiError: it is refused, or there is no place for it.
+        """
+        return await self._service.submit(
+            self._make,
+            self.num_samples,
+            is_streamed=self.is_streamed,
+            is_constrained=self._is_constrained,
+            is_joint=False,
+            name=(self._tenant.name, self._rids),
+        )
+
+    async def answer(self, live: LiveRequests, render: Callable[[Answer | list[Answer]], T]) -> T:
+        """All of it, when it has ended: one answer for one prompt with n = 1, else a list, n for each prompt.
+
+        Args:
+            render: makes of it what is sent; a worker calls it.
+
+        Raises:
+            ApiError: the only prompt failed, or the server's time limit or its engine has ended them all.
+        """
+        outputs = await live.outputs()
+        for output in outputs:
+            self._raise_common(live, output)
+        return await self._service.call(lambda: render(self._formatted(outputs)))
+
+    async def stream(self, live: LiveRequests) -> AsyncIterator[Answer]:
+        """Each answer that a step has changed: its text and token ids so far, and whose it is as "index".
+
+        Raises:
+            ApiError: as `answer`.
+        """
+        assert self._ask is not None
+        said = StreamedAnswers(self._ask, live.handles, self._answers_of)
+        async with aclosing(live.chunks()) as chunks:  # type: ignore[type-var]
+            async for idx, chunk in chunks:
+                if chunk.output is not None:
+                    self._raise_common(live, chunk.output)
+                if chunk.output is not None and self._ask.items[idx].logprobs.is_wanted:
+                    changed = await self._service.call(lambda idx=idx, chunk=chunk: list(said.take(idx, chunk)))  # type: ignore[misc]
+                else:
+                    changed = list(said.take(idx, chunk))
+                for answer in changed:
+                    yield self._named(answer, idx)
+
+    def _make(self) -> list[Request]:
+        fields = self._fields
+        ask = read_generate(
+            self._service.llm.tokenizer,
+            self._service.llm.new_request_id,
+            prompt=fields.get("text"),
+            input_ids=fields.get("input_ids"),
+            sampling_params=fields.get("sampling_params"),
+            return_logprob=fields.get("return_logprob", False),
+            logprob_start_len=fields["logprob_start_len"],
+            top_logprobs_num=fields.get("top_logprobs_num", 0),
+            return_text_in_logprobs=fields.get("return_text_in_logprobs", False),
+            others={name: fields[name] for name in UNSUPPORTED if name in fields and name not in _OURS},
+            prompt_name="text",
+        )
+        priorities = self._each("priority", int, 0)
+        routing_keys = self._each("routing_key", str, None)
+        num_chars = self._each("num_healable_chars", int, 0)
+        salts, extra_keys = self._each("cache_salt", str, None), self._each("extra_key", str, None)
+        items = [
+            replace(
+                item,
+                request=replace(
+                    item.request,
+                    priority=priorities[idx],
+                    routing_key=routing_keys[idx],
+                    num_healable_tokens=self._num_healable_tokens(item.request.prompt_token_ids, num_chars[idx]),
+                    cache_namespace=self._tenant.namespace(_one_salt(salts[idx], extra_keys[idx])),
+                ),
+            )
+            for idx, item in enumerate(ask.items)
+        ]
+        self._ask = replace(ask, items=tuple(items))
+        return [item.request for item in items]
+
+    def _each(self, name: str, kind: type, default: object) -> list[Any]:
+        return one_each(name, self._fields.get(name, default), self._num_prompts, kind if default == 0 else kind | None)
+
+    def _num_healable_tokens(self, token_ids: tuple[int, ...], num_chars: int) -> int:
+        """How many tokens at the end of a prompt lie wholly in its last characters."""
+        if not 0 <= num_chars <= MAX_HEALABLE_CHARS:
+            raise InvalidRequestError(f"num_healable_chars={num_chars} must lie in [0, {MAX_HEALABLE_CHARS}]")
+        tokenizer = self._service.llm.tokenizer
+        spelled = b""
+        for count, token_id in enumerate(reversed(token_ids[-num_chars - 1 :])):
+            if not isinstance(token_id, int) or not 0 <= token_id < tokenizer.vocab_size:
+                return 0  # it is refused where it is submitted
+            spelled = tokenizer.token_bytes(token_id) + spelled
+            if len(spelled.decode(errors="replace")) > num_chars:
+                return count
+        return min(num_chars, len(token_ids))
+
+    def _count_prompts(self) -> int:
+        text, ids = self._fields.get("text"), self._fields.get("input_ids")
+        if isinstance(text, list):
+            count = len(text)
+        else:
+            count = len(ids) if isinstance(ids, list) and ids and isinstance(ids[0], list) else 1
+        most = self._service.config.max_prompts
+        if count > most:
+            name = "text" if isinstance(text, list) else "input_ids"
+            raise ApiError(400, f"{name} has {count} prompts, and this server takes {most} at a time", param=name)
+        return count
+
+    def _count_samples(self, params: Fields) -> int:
+        """How many samples of one prompt. What is no number is refused later, with the reason."""
+        most = self._service.config.max_n
+        count = 1
+        for name in ("n", "best_of"):
+            value = params.get(name)
+            if isinstance(value, int) and value > most:
+                raise ApiError(400, f"{name}={value} is too many: this server takes at most {most}", param=name)
+            count = max(count, value) if isinstance(value, int) else count
+        return 1 if _is_only_scored(params) else count
+
+    def _read_rids(self) -> str | list[str] | None:
+        given = self._fields.get("rid")
+        if given is None:
+            return None
+        rids = [given] if isinstance(given, str) else one_each("rid", given, self._num_prompts, str)
+        for rid in rids:
+            if not 1 <= len(rid) <= MAX_RID_CHARS:
+                raise ApiError(400, f"rid={rid!r:.80} must have 1 to {MAX_RID_CHARS} characters", param="rid")
+        return given if isinstance(given, str) else rids
+
+    def _raise_common(self, live: LiveRequests, output: RequestOutput) -> None:
+        """A failure that is everybody's. Of several prompts one that fails has its own answer, as has one that its
+        client has aborted."""
+        is_own = self._num_prompts > 1 or isinstance(output.error, RequestAbortedError)
+        if live.failure is not None or isinstance(output.error, EngineStoppedError) or not is_own:
+            live.raise_failure(output)
+
+    def _formatted(self, outputs: list[RequestOutput]) -> Answer | list[Answer]:
+        assert self._ask is not None
+        found = [
+            self._named(answer, idx)
+            for idx, (item, output) in enumerate(zip(self._ask.items, outputs, strict=True))
+            for answer in self._answers_of(item, output)
+        ]
+        return found[0] if self._ask.is_single and len(found) == 1 else found
+
+    def _answers_of(self, item: AskedText, output: RequestOutput) -> list[Answer]:
+        found = answers(output, item.logprobs, self._token_text, is_prefill_only=item.native.is_prefill_only)
+        num_healed = output.num_healed_tokens
+        for answer in found if num_healed else ():
+            healed = item.request.prompt_token_ids[-num_healed:]
+            answer["meta_info"]["healed_text"] = self._text_of(healed)
+        if output.error is not None:
+            failure = as_api_error(output.error, output.request_id)
+            reason = {"type": "abort", "message": failure.message, "status_code": failure.status}
+            found[0]["meta_info"]["finish_reason"] = reason
+        return found
+
+    def _named(self, answer: Answer, idx: int) -> Answer:
+        """With the id that its client has chosen."""
+        if self._rids is not None:
+            is_one = isinstance(self._rids, str)
+            suffix = f"_{idx}" if is_one and self._num_prompts > 1 else ""
+            answer["meta_info"]["id"] = f"{self._rids}{suffix}" if is_one else self._rids[idx]
+        return answer
+
+    def _token_text(self, token_id: int) -> str:
+        return self._text_of([token_id])
+
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        return self._service.llm.tokenizer.decode(token_ids, skip_special_tokens=False, is_text_start=False)
+
+
+def _is_only_scored(params: Fields) -> bool:
+    return bool(params.get("max_new_tokens", 1) == 0)
+
+
+def _one_salt(salt: str | None, extra_key: str | None) -> str | None:
+    """SGLang has two names for what keeps caches apart."""
+    if salt is not None and extra_key is not None:
+        raise ApiError(400, "give cache_salt or extra_key: they are the same here", param="extra_key")
+    return extra_key if salt is None else salt

@@ -1,0 +1,131 @@
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`, for clients that have no tokenizer of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from starlette.responses import Response
+
+from ...chat_template import TextSegment
+from ...llm import LLM
+from ..dependencies import Service
+from ..errors import ApiError
+from ..json_text import to_json
+from ..service import EngineService
+
+router = APIRouter(tags=["native"])
+Info = dict[str, Any]
+
+
+class Segment(BaseModel):
+    """Text, and whether it is a chat template's, whose special tokens are meant as such."""
+
+    text: StrictStr
+    is_template: StrictBool = False
+
+
+class TokenizeBody(BaseModel):
+    """Give one of `prompt`, `messages` and `segments`."""
+
+    prompt: StrictStr | list[StrictStr] | None = None
+    add_special_tokens: StrictBool = True
+    return_token_strs: StrictBool = False
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: StrictBool = True
+    segments: list[Segment] | None = None
+    at_start: StrictBool = True
+
+
+class DetokenizeBody(BaseModel):
+    """One list of token ids, or a list of such lists."""
+
+    tokens: Annotated[
+        list[StrictInt] | list[list[StrictInt]], Field(description="Token ids, or a list of lists of them.")
+    ]
+    skip_special_tokens: StrictBool = True
+
+
+@router.post("/tokenize")
+async def tokenize(body: TokenizeBody, service: Service) -> Response:
+    """{"tokens", "count", "max_model_len"}.
+
+    Special tokens that a prompt spells become these tokens, as they do in `/v1/completions`; those that a message
+    spells do not. Of several prompts `tokens` and `count` are lists.
+    """
+    given = [name for name in ("prompt", "messages", "segments") if getattr(body, name) is not None]
+    if len(given) != 1:
+        raise ApiError(400, f"give one of prompt, messages and segments, not {' and '.join(given) or 'none'}")
+    return await _worked_out(service, lambda: _tokenized(service.llm, body))
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeBody, service: Service) -> Response:
+    """{"text", "prompt", "bytes"}: the text, by default without special tokens, as SGLang gives it; the text with
+    them, as vLLM does; and the bytes that the tokens spell, as hexadecimal digits. Lists for a list of lists."""
+    vocab_size = service.llm.tokenizer.vocab_size
+    lists = body.tokens if body.tokens and isinstance(body.tokens[0], list) else [body.tokens]
+    is_single = lists[0] is body.tokens
+    for token_ids in lists:
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:  # type: ignore[operator]
+                raise ApiError(400, f"tokens has {token_id}, which is not in [0, {vocab_size})", param="tokens")
+
+    def spelled() -> Info:
+        tokenizer = service.llm.tokenizer
+        texts = [tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists]  # type: ignore[arg-type]
+        prompts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in lists]  # type: ignore[arg-type]
+        spelling = [b"".join(map(tokenizer.token_bytes, ids)).hex() for ids in lists]  # type: ignore[arg-type]
+        found: Info = {"text": texts, "prompt": prompts, "bytes": spelling}
+        return {name: values[0] for name, values in found.items()} if is_single else found
+
+    return await _worked_out(service, spelled)
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(service: Service) -> Response:
+    """The special tokens and the chat template, under the names of a Hugging Face tokenizer's configuration."""
+    tokenizer = service.llm.tokenizer
+    meta = tokenizer.meta
+    bos, eos = (
+        None if token_id is None else tokenizer.id_to_token(token_id)
+        for token_id in (meta.bos_token_id, meta.eos_token_id)
+    )
+    found = {
+        "tokenizer_class": type(tokenizer).__name__,
+        "bos_token": bos,
+        "eos_token": eos,
+        "pad_token": eos,  # nothing is padded here, but clients that do need one
+        "add_bos_token": meta.adds_bos,
+        "additional_special_tokens": list(tokenizer.special_tokens),
+        "vocab_size": tokenizer.vocab_size,
+        "model_max_length": service.llm.max_context_len,
+        "chat_template": meta.chat_template,
+    }
+    return Response(to_json(found), media_type="application/json")
+
+
+async def _worked_out(service: EngineService, work: Any) -> Response:
+    """A worker does it and writes it down; what is wrong with a text is the client's fault."""
+    return Response(await service.call(lambda: to_json(work())), media_type="application/json")
+
+
+def _tokenized(llm: LLM, body: TokenizeBody) -> Info:
+    tokenizer = llm.tokenizer
+    if body.segments is not None:
+        segments = [TextSegment(segment.text, segment.is_template) for segment in body.segments]
+        rows = [tokenizer.encode_segments(segments, is_text_start=body.at_start)]
+    elif body.messages is not None:
+        conversation = tokenizer.chat_template.segments(body.messages, body.add_generation_prompt, body.tools)
+        rows = [tokenizer.encode_segments(conversation)]
+    else:
+        texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+        rows = tokenizer.encode_batch(texts, add_special_tokens=body.add_special_tokens, parse_special=True)
+    found: Info = {"tokens": rows, "count": list(map(len, rows))}
+    if body.return_token_strs:
+        found["token_strs"] = [list(map(tokenizer.id_to_token, row)) for row in rows]
+    if not isinstance(body.prompt, list):
+        found = {name: values[0] for name, values in found.items()}
+    return {**found, "max_model_len": llm.max_context_len}

@@ -1,0 +1,133 @@
+"""`/v1/responses`: text and function calls, and conversations that go on from a response that was kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from ..chat.ask import ChatAsk
+from ..chat.run import ChatRun, start_chat
+from ..chat.turns import OpenAIMessage
+from ..chat.wording import in_words_of
+from ..dependencies import Caller, RequestId, Service
+from ..errors import ApiError
+from ..json_text import to_json
+from ..service import EngineService
+from ..streaming import EventStream, answer_unless_disconnected
+from ..tenant import Tenant
+from .models import check_model
+from .responses_answer import Envelope, Json, answer_messages, message_items
+from .responses_ask import chat_ask, check_served
+from .responses_input import item_messages
+from .responses_schema import ResponsesBody
+from .responses_store import ResponseStore, StoredResponse
+from .responses_stream import ResponseEvents
+
+router = APIRouter(prefix="/v1/responses", tags=["openai"])
+_NAMES = {
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request for a response, understood."""
+
+    service: EngineService
+    tenant: Tenant
+    store: ResponseStore
+    envelope: Envelope
+    messages: list[OpenAIMessage]
+    ask: ChatAsk
+
+    async def whole(self) -> bytes:
+        async with await self._start() as run:
+            (message,), output = await run.messages()
+        response = self.envelope.ended(message_items(message), message.end, output)
+        self._keep(response)
+        return to_json(response)
+
+    async def streamed(self, events: ResponseEvents) -> AsyncIterator[bytes]:
+        async with await self._start() as run:
+            for piece in events.start():
+                yield piece
+            async for happened in run.events():
+                pieces = list(events.of(happened))
+                if events.ended is not None:  # before the client knows, who may go on from it at once
+                    self._keep(events.ended)
+                for piece in pieces:
+                    yield piece
+
+    async def _start(self) -> ChatRun:
+        with in_words_of(_NAMES, "input"):
+            return await start_chat(self.service, self.tenant, self.ask)
+
+    def _keep(self, response: Json) -> None:
+        if self.envelope.is_stored:
+            messages = (*self.messages, *answer_messages(response["output"]))
+            num_bytes = len(to_json(response)) + len(to_json(messages))
+            self.store.put(self.tenant.namespace_id, StoredResponse(response, messages, num_bytes))
+
+
+@router.post("")
+async def create_response(
+    body: ResponsesBody, http: HttpRequest, service: Service, tenant: Caller, request_id: RequestId
+) -> Response:
+    """The next response of a conversation, whole or as events."""
+    model = check_model(service, body.model)
+    check_served(body)
+    assert body.input is not None
+    store = _store(http)
+    before = _previous(store, tenant, body.previous_response_id)
+    messages = [*before, *item_messages(body.input, before)]
+    envelope = Envelope(body, model, is_stored=store.is_open and body.store is not False)
+    turn = _Turn(service, tenant, store, envelope, messages, chat_ask(body, messages))
+    if body.stream:
+        events = ResponseEvents(envelope)
+        return EventStream(turn.streamed(events), events.error, request_id)
+    return Response(await answer_unless_disconnected(http, turn.whole()), media_type="application/json")
+
+
+@router.get("/{response_id}")
+async def get_response(response_id: str, http: HttpRequest, tenant: Caller) -> Response:
+    """A response that was kept."""
+    stored = _store(http).get(tenant.namespace_id, response_id)
+    if stored is None:
+        raise _not_kept(404, response_id, "response_id", "not_found")
+    return Response(to_json(stored.body), media_type="application/json")
+
+
+@router.delete("/{response_id}")
+async def delete_response(response_id: str, http: HttpRequest, tenant: Caller) -> Response:
+    """Forget a response. Those that went on from it stay."""
+    if not _store(http).drop(tenant.namespace_id, response_id):
+        raise _not_kept(404, response_id, "response_id", "not_found")
+    deleted: dict[str, Any] = {"id": response_id, "object": "response", "deleted": True}
+    return Response(to_json(deleted), media_type="application/json")
+
+
+def _previous(store: ResponseStore, tenant: Tenant, response_id: str | None) -> tuple[OpenAIMessage, ...]:
+    if response_id is None:
+        return ()
+    stored = store.get(tenant.namespace_id, response_id)
+    if stored is None:
+        raise _not_kept(400, response_id, "previous_response_id", "previous_response_not_found")
+    return stored.messages
+
+
+def _not_kept(status: int, response_id: str, param: str, code: str) -> ApiError:
+    message = f"{param}={response_id!r:.80}: there is no such response, or it is not kept any more"
+    return ApiError(status, message, param=param, code=code)
+
+
+def _store(http: HttpRequest) -> ResponseStore:
+    store = http.app.state.responses
+    assert isinstance(store, ResponseStore)
+    return store

@@ -1,0 +1,164 @@
+"""HttpProtocol: uvicorn's HTTP/1.1 on one connection, for clients that mean no good or are very slow.
+
+Added to it: time limits on reading a request and on taking its answer, a limit to connections, refusals in JSON, and a
+word for clients that begin with HTTP/2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import h11
+from starlette.types import Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from .border import error_response
+from .config import ServerConfig
+from .errors import ApiError, openai_body
+from .json_text import to_json
+from .streaming import WRITE_EXTENSION
+
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
+_ALWAYS_ANSWERED = frozenset({"/health", "/ready"})
+"""However many connections there are: whoever looks after the server must not take a busy one for a dead one."""
+
+
+class HttpProtocol(H11Protocol):
+    """One connection.
+
+    Args:
+        limits: of time and number; the rest are uvicorn's.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ServerConfig,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._reading: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._is_first_data = True
+        self.app = self._serve
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.max_connections:
+            self.app = self._turn_away
+        self._watch("head")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch(None)
+        self._unset_write_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        is_first, self._is_first_data = self._is_first_data, False
+        if is_first and data.startswith(_HTTP2_PREFACE):
+            self._refuse(400, "HTTP/2 is not spoken here: use HTTP/1.1")
+        else:
+            super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        state = self.conn.their_state
+        if state is h11.SEND_BODY:
+            self._watch("body")
+        elif state is h11.IDLE and self.conn.trailing_data[0]:
+            self._watch("head")
+        else:
+            self._watch(None)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._cut_off_later()
+
+    def resume_writing(self) -> None:
+        self._unset_write_timer()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._cut_off_later()  # closing waits for what the client has not taken
+
+    def _cut_off_later(self) -> None:
+        self._unset_write_timer()
+        self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
+
+    def _unset_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _watch(self, part: str | None) -> None:
+        """Give the client time for a part of its request; what has begun goes on."""
+        if part == self._reading:
+            return
+        self._reading = part
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if part is not None:
+            seconds = self._limits.header_timeout_s if part == "head" else self._limits.body_timeout_s
+            self._timer = self.loop.call_later(seconds, self._time_out, part, seconds)
+
+    def _time_out(self, part: str, seconds: float) -> None:
+        if part == "head" and self._is_first_data:  # it has said nothing, so nobody waits for an answer
+            self.transport.close()
+        else:
+            self._refuse(408, f"the {part} of the request took more than {seconds:g} s to come")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer, if no answer has begun, and close."""
+        self._watch(None)
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = to_json(openai_body(ApiError(status, message)))
+            head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+            answer = h11.Response(status_code=status, headers=head, reason=STATUS_PHRASES[status])
+            for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None and not self.cycle.response_complete:  # the application is told that nobody listens
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, with a short way for streams."""
+        if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+            scope["extensions"] = {WRITE_EXTENSION: partial(self._write_chunk, self.cycle)}
+        await self.config.loaded_app(scope, receive, send)
+
+    async def _write_chunk(self, cycle: RequestResponseCycle, piece: bytes) -> None:
+        """What h11 makes of a part of a body whose length is not known before."""
+        if self.flow.write_paused and not cycle.disconnected:
+            await self.flow.drain()
+        if piece and not cycle.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    async def _turn_away(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in _ALWAYS_ANSWERED:
+            return await self._serve(scope, receive, send)
+        full = ApiError(
+            503,
+            f"the server has {self._limits.max_connections} connections, and takes no more; try again later",
+            code="too_many_connections",
+            retry_after_s=5.0,
+        )
+        response = error_response(scope["path"], full, "")
+        response.headers["connection"] = "close"
+        return await response(scope, receive, send)

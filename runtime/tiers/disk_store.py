@@ -1,0 +1,167 @@
+"""DiskStore: the files of one store, opened. It deals in slots; which prefix lies in which is the tier's business."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import disk_files, disk_format
+from .disk_format import SlotHeader
+
+logger = logging.getLogger(__name__)
+
+
+class DiskStore:
+    """One process writes a store at a time; others read what it had when they opened it.
+
+    Args:
+        folder: of `disk_files.open_directory`.
+        identity: all that the bits of the blocks depend on; a store of another identity is another store.
+        max_bytes: of all stores in the folder together.
+
+    Raises:
+        OSError: the files cannot be opened.
+
+    Attributes:
+        is_writer: whether this process may write.
+        num_slots: 0 where nothing can be kept.
+    """
+
+    def __init__(self, folder: Path, identity: bytes, block_size: int, bytes_per_block: int, max_bytes: int) -> None:
+        self.bytes_per_block = bytes_per_block
+        self._block_size = block_size
+        self._header_bytes = disk_format.header_bytes(block_size)
+        self._stride = disk_format.padded(bytes_per_block)
+        self._first_pages = disk_format.pack_first_pages(identity)
+        self._map: mmap.mmap | None = None
+        self._descriptors: list[int] = []
+        self._lock: int | None = None
+        name = disk_format.store_name(identity)
+        self.path = folder / f"{name}.blocks"
+        try:
+            self._lock = _lock_or_none(folder / f"{name}.lock")
+            self.is_writer = self._lock is not None
+            if self.is_writer:
+                max_bytes = disk_files.make_room(folder, name, max_bytes)
+            self._index = self._open(folder / f"{name}.index")
+            self._blocks = self._open(self.path)
+            self.num_slots = self._prepare(max_bytes)
+            if self.num_slots and self.is_writer:
+                self._map = mmap.mmap(self._blocks, self.num_slots * self._stride, access=mmap.ACCESS_READ)
+        except BaseException:
+            self.close()
+            raise
+
+    def headers(self) -> Iterator[tuple[int, SlotHeader]]:
+        """Every slot whose header is whole, with it. Reads the index as one."""
+        size, place = self._header_bytes, len(self._first_pages)
+        data = os.pread(self._index, self.num_slots * size, place)
+        for slot in range(len(data) // size):
+            header = SlotHeader.unpack(data[slot * size : (slot + 1) * size])
+            if header is not None:
+                yield slot, header
+
+    def header(self, slot: int) -> SlotHeader | None:
+        """A slot's header as it is on disk now; None if it is void or damaged."""
+        with suppress(OSError):
+            data = os.pread(self._index, self._header_bytes, self._header_at(slot))
+            return SlotHeader.unpack(data) if len(data) == self._header_bytes else None
+        return None
+
+    def read(self, slot: int, into: NDArray[np.uint8]) -> bool:
+        """Copy a slot's data. False if it cannot be read.
+
+        The writer reads through its mapping; the length is looked at before, because a page that is not there would
+        end the process. A reader does not, for the writer may cut the file to another size at any moment.
+        """
+        start = slot * self._stride
+        if self._map is None:
+            try:
+                return os.preadv(self._blocks, [into.data], start) == self.bytes_per_block
+            except OSError:
+                return False
+        if os.fstat(self._blocks).st_size < start + self._stride:
+            return False
+        into[:] = np.frombuffer(self._map, np.uint8, self.bytes_per_block, start)
+        return True
+
+    def prefetch(self, slots: list[int]) -> None:
+        """Let the system begin to read these slots."""
+        if self._map is not None and hasattr(mmap, "MADV_WILLNEED"):
+            for slot in slots:
+                self._map.madvise(mmap.MADV_WILLNEED, slot * self._stride, self._stride)
+
+    def write(self, slot: int, header: SlotHeader, data: memoryview) -> None:
+        """Replace a slot, in the order that disk_format.py tells. Raises OSError."""
+        self.erase(slot)
+        disk_files.write_at(self._blocks, data, slot * self._stride)
+        disk_files.write_at(self._index, header.pack(), self._header_at(slot))
+
+    def erase(self, slot: int) -> None:
+        """Make a slot void. Raises OSError."""
+        disk_files.write_at(self._index, disk_format.void_header(self._block_size), self._header_at(slot))
+
+    def stamp(self, slot: int, seconds: int) -> None:
+        """Note when a slot was used last. Raises OSError."""
+        disk_files.write_at(self._index, disk_format.pack_stamp(seconds), self._header_at(slot))
+
+    def erase_all(self) -> None:
+        """Make every slot void. Raises OSError."""
+        os.ftruncate(self._index, len(self._first_pages))
+        os.ftruncate(self._index, len(self._first_pages) + self.num_slots * self._header_bytes)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._map is not None:
+            with suppress(BufferError):
+                self._map.close()
+            self._map = None
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _open(self, path: Path) -> int:
+        descriptor = disk_files.open_file(path, can_write=self.is_writer)
+        self._descriptors.append(descriptor)
+        return descriptor
+
+    def _prepare(self, max_bytes: int) -> int:
+        """Check the first pages, write them if this is a new store, and bring the files to their size."""
+        first = os.pread(self._index, len(self._first_pages), 0)
+        is_sound = first == self._first_pages
+        if not self.is_writer:
+            return os.fstat(self._blocks).st_size // self._stride if is_sound else 0
+        num_slots = max_bytes // (self._stride + self._header_bytes)
+        if not is_sound:
+            if os.fstat(self._index).st_size:
+                logger.warning("%s is damaged: the prefixes stored there are dropped", self.path)
+            os.ftruncate(self._index, 0)
+            os.ftruncate(self._blocks, 0)
+            disk_files.write_at(self._index, self._first_pages, 0)
+        os.ftruncate(self._index, len(self._first_pages) + num_slots * self._header_bytes)
+        os.ftruncate(self._blocks, num_slots * self._stride)
+        return num_slots
+
+    def _header_at(self, slot: int) -> int:
+        return len(self._first_pages) + slot * self._header_bytes
+
+
+def _lock_or_none(path: Path) -> int | None:
+    try:
+        lock = disk_files.try_lock(path)
+    except OSError as error:
+        logger.warning("%s: nothing can be stored there (%s); what is there is read", path.parent, error)
+        return None
+    if lock is None:
+        logger.warning("%s: another process stores prefixes of this model there; this one only reads them", path.parent)
+    return lock

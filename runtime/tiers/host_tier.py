@@ -1,0 +1,95 @@
+"""HostTier: what a device's pool gives up, in the memory of the host.
+
+On CUDA the memory is pinned and every copy is enqueued on the current stream, behind the steps that were launched and
+before those that come: a block is read before its place is written anew, and written before it is read. So the host
+never waits, and never looks at the data itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .base import TierStats
+from .slot_index import NO_SLOT, SlotIndex
+
+
+class HostTier:
+    """Implements `base.KVTier` over `num_slots` blocks of host memory.
+
+    Args:
+        device: that of the pool.
+
+    Raises:
+        MemoryError, RuntimeError: the memory cannot be had.
+    """
+
+    name = "host"
+    takes: Literal["finished", "evicted"] = "evicted"
+
+    def __init__(self, num_slots: int, block_size: int, bytes_per_block: int, device: torch.device) -> None:
+        self._index = SlotIndex(num_slots, block_size)
+        self._device = device
+        is_pinned = device.type == "cuda"
+        self._memory = torch.empty((num_slots, bytes_per_block), dtype=torch.uint8, pin_memory=is_pinned)
+        self._stats = TierStats(max_held_blocks=num_slots)
+
+    @property
+    def stats(self) -> TierStats:
+        return replace(self._stats, num_held_blocks=self._index.num_used_slots)
+
+    def num_held(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> int:
+        return len(self._slots(namespace, token_ids, start, end))
+
+    def load(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> Tensor:
+        slots = self._slots(namespace, token_ids, start, end)
+        self._index.touch(self._index.path(namespace, self._index.keys(token_ids, end)))
+        self._stats.num_hits += bool(slots)
+        self._stats.num_loaded_blocks += len(slots)
+        self._stats.num_loaded_bytes += len(slots) * self._memory.shape[1]
+        if self._device.type == "cpu":
+            return self._memory[slots]
+        blocks = torch.empty((len(slots), self._memory.shape[1]), dtype=torch.uint8, device=self._device)
+        for row, slot in enumerate(slots):
+            blocks[row].copy_(self._memory[slot], non_blocking=True)
+        return blocks
+
+    def prefetch(self, namespace: Hashable, token_ids: list[int], end: int) -> None:
+        """It is in memory."""
+
+    def wanted(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> range:
+        path = self._index.path(namespace, self._index.keys(token_ids, end))
+        self._index.touch(path)
+        while start < min(end, len(path)) and path[start].slot != NO_SLOT:
+            start += 1
+        return range(start, end)
+
+    def offer(self, namespace: Hashable, token_ids: list[int], start: int, blocks: Tensor) -> None:
+        keys = self._index.keys(token_ids, start + len(blocks))
+        added, num_evicted = self._index.add(namespace, keys, start)
+        rows = {entry: row for row, entry in enumerate(self._index.path(namespace, keys)[start:])}
+        for entry in added:
+            self._memory[entry.slot].copy_(blocks[rows[entry]], non_blocking=True)
+        self._stats.num_evicted_blocks += num_evicted
+        self._stats.num_stored_blocks += len(added)
+        self._stats.num_stored_bytes += len(added) * self._memory.shape[1]
+
+    def clear(self) -> None:
+        self._index.clear()
+
+    def close(self) -> None:
+        self._index.clear()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # copies may be under way
+
+    def _slots(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> list[int]:
+        slots: list[int] = []
+        for entry in self._index.path(namespace, self._index.keys(token_ids, end))[start:]:
+            if entry.slot == NO_SLOT:
+                break
+            slots.append(entry.slot)
+        return slots

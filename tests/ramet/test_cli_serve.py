@@ -1,0 +1,175 @@
+"""`ramet serve`: its options, and a real process from its start to its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from ramet.cli import main as cli
+from ramet.cli.serve import server_config
+from ramet.runtime.server.config import ServerConfig
+
+RAMET = [sys.executable, "-c", "import sys; from ramet.cli.main import main; sys.exit(main())"]
+
+
+def parsed(*arguments: str) -> ServerConfig:
+    return server_config(cli.build_parser().parse_args(["serve", *arguments]))
+
+
+def test_without_options_the_defaults_of_the_server_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAMET_API_KEY", raising=False)
+    assert parsed() == ServerConfig()
+
+
+def test_every_option_of_the_server_has_a_flag() -> None:
+    arguments: dict[str, tuple[str, ...]] = {
+        "host": ("--host", "::1"),
+        "port": ("--port", "1"),
+        "api_keys": ("--api-key", "a", "--api-key", "bob=b"),
+        "admin_api_keys": ("--admin-api-key", "c"),
+        "served_model_names": ("--served-model-name", "x", "y"),
+        "max_body_bytes": ("--max-body-size", "1M"),
+        "max_header_bytes": ("--max-header-size", "2K"),
+        "max_n": ("--max-n", "2"),
+        "max_prompts": ("--max-prompts", "3"),
+        "max_waiting_sequences": ("--max-waiting-sequences", "0"),
+        "max_connections": ("--max-connections", "5"),
+        "request_timeout_s": ("--request-timeout", "0"),
+        "header_timeout_s": ("--header-timeout", "7"),
+        "body_timeout_s": ("--body-timeout", "8"),
+        "write_timeout_s": ("--write-timeout", "9"),
+        "drain_timeout_s": ("--drain-timeout", "0"),
+        "step_timeout_s": ("--step-timeout", "11"),
+        "log_requests": ("--log-requests",),
+        "allow_request_template": ("--allow-request-template",),
+        "allowed_origins": ("--allowed-origins", "http://a"),
+        "grpc_port": ("--grpc-port", "12"),
+    }
+    assert set(arguments) == {field.name for field in dataclasses.fields(ServerConfig)}
+    config = parsed(*(part for parts in arguments.values() for part in parts))
+    unchanged = {name for name in arguments if getattr(config, name) == getattr(ServerConfig(), name)}
+    assert unchanged == set()
+    assert (config.api_keys, config.max_body_bytes, config.request_timeout_s) == (("a", "bob=b"), 1 << 20, None)
+
+
+def test_keys_come_from_the_environment_unless_some_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMET_API_KEY", "one, bob=two")
+    assert parsed().api_keys == ("one", "bob=two")
+    assert parsed("--api-key", "three").api_keys == ("three",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "70000"], "port=70000 must be a port from 0 to 65535"),
+        (["--drain-timeout", "-1"], "drain_timeout_s=-1.0 must be"),
+        (["--step-timeout", "nan"], "step_timeout_s=nan must be"),
+        (["a.gguf", "--model", "b.gguf"], "two models are named, 'a.gguf' and 'b.gguf'"),
+    ],
+)
+def test_what_is_impossible_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--port", "0", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert cli.main(["serve", "--port", str(taken.getsockname()[1])]) == 2
+    error = capsys.readouterr().err
+    assert "in use" in error
+    assert error.count("\n") == 1
+
+
+def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in [name for name in sys.modules if name.startswith("ramet.runtime.server.")]:
+        if not name.endswith(".config"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert cli.main(["serve"]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'ramet[server]'" in error
+    assert error.count("\n") == 1
+
+
+@contextmanager
+def serving(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """The process, where it listens, and what it said when it was ready."""
+    command = [*RAMET, "serve", "--port", "0", *arguments]
+    env = {name: value for name, value in os.environ.items() if name != "RAMET_API_KEY"} | environment
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout is not None
+            said = "".join(process.stdout.readline() for _ in range(4))
+            found = re.search(r" at (http://\S+)", said)
+            if found is None:
+                pytest.fail(f"it did not start: {process.communicate(timeout=30)}")
+            yield process, found[1], said
+        finally:
+            process.kill()
+
+
+@pytest.mark.model
+def test_it_serves_until_sigterm_and_ends_with_0() -> None:
+    with serving("--log-requests", RAMET_API_KEY="alice=secret") as (process, url, said):
+        headers = {"authorization": "Bearer secret"}
+        assert httpx2.get(f"{url}/ready").status_code == 200
+        assert httpx2.get(f"{url}/v1/models").status_code == 401
+        assert httpx2.get(f"{url}/v1/models?prompt=private", headers=headers).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "context 8,192 tokens" in said
+    assert "1 API key known" in said
+    assert re.search(r"INFO req-\w+ alice GET /v1/models 200 ", errors)
+    for private in ("secret", "private", "Traceback"):
+        assert private not in said + output + errors
+
+
+@pytest.mark.model
+def test_after_ctrl_c_a_second_signal_does_not_wait() -> None:
+    with serving("--drain-timeout", "600") as (process, url, _):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:  # a drain waits for the rest of its body
+            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+            assert httpx2.get(f"{url}/health").status_code == 200
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+
+
+def test_whoever_listens_everywhere_without_keys_is_warned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ramet.cli import serve
+
+    class Loaded:
+        model_name, max_context_len, kernels_name = "m", 10, "cpu"
+
+        @staticmethod
+        def cache_snapshot() -> Any:
+            return type("Snapshot", (), {"num_blocks": 2, "block_size": 16})
+
+    loaded: Any = Loaded()
+    for options, is_warned in [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "api_keys": ("k",)}, False),
+        ({"host": "::1"}, False),
+        ({"host": "localhost"}, False),
+    ]:
+        serve._announce(loaded, ServerConfig(**options), "http://x")
+        assert ("everybody who reaches" in capsys.readouterr().err) == is_warned

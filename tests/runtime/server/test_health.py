@@ -1,0 +1,128 @@
+"""Health is told whatever the engine does, and an engine that is not well keeps nobody waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from ramet import LLM
+from ramet.runtime.engine import Engine
+
+from .conftest import Serve
+
+pytestmark = pytest.mark.model
+
+
+class Gate:
+    """Holds up an engine's thread."""
+
+    def __init__(self) -> None:
+        self.is_reached = threading.Event()
+        self._opened = threading.Event()
+
+    def wait(self, engine: Engine) -> None:
+        self.is_reached.set()
+        self._opened.wait(60)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+@pytest.fixture
+def gate(smollm2: LLM) -> Iterator[Gate]:
+    """Closed; the engine of `smollm2` hangs at it once it is told to."""
+    made = Gate()
+    yield made
+    made.open()
+    smollm2.metrics()  # it goes on
+
+
+def hang(llm: LLM, gate: Gate) -> None:
+    llm.tell(gate.wait)
+    assert gate.is_reached.wait(30)
+
+
+def wait_until_unhealthy(client: httpx2.Client) -> httpx2.Response:
+    give_up_at = time.monotonic() + 30
+    while (answer := client.get("/health")).status_code == 200:
+        assert time.monotonic() < give_up_at
+    return answer
+
+
+def test_a_well_engine_is_healthy_and_ready(http: httpx2.Client) -> None:
+    assert (http.get("/health").status_code, http.get("/ready").json()) == (200, {"ready": True})
+
+
+def test_a_hung_step_is_reported_and_nobody_waits_for_it(serve_plain: Serve, smollm2: LLM, gate: Gate) -> None:
+    server = serve_plain(step_timeout_s=0.2)
+    with httpx2.Client(base_url=server.url, timeout=30) as client:
+        hang(smollm2, gate)
+        answer = wait_until_unhealthy(client)
+        assert answer.status_code == 503
+        assert "the engine hangs: a step has been running for" in answer.json()["reason"]
+        assert client.get("/ready").status_code == 503
+        refused = client.post("/plain", json={})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_stopped")
+        assert "retry-after" in refused.headers
+        for _ in range(10):  # more than there are workers
+            told = client.get("/metrics")
+            assert told.status_code == 200
+            assert "ramet:engine_up 0.0" in told.text
+        gate.open()
+        while client.get("/health").status_code != 200:
+            time.sleep(0.01)
+        assert client.post("/plain", json={"max_tokens": 2}).status_code == 200
+
+
+def test_the_time_limit_of_a_request_holds_in_a_hung_step(serve_plain: Serve, smollm2: LLM, gate: Gate) -> None:
+    server = serve_plain(request_timeout_s=0.2)
+    hang(smollm2, gate)
+    with httpx2.Client(base_url=server.url, timeout=30) as client:
+        whole = client.post("/plain", json={})
+        streamed = client.post("/plain", json={"stream": True})
+    for answer in (whole, streamed):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+    assert server.service.admission.num_live == 2
+    gate.open()
+    give_up_at = time.monotonic() + 30
+    while server.service.admission.num_live:  # as soon as the engine lets go of them
+        assert time.monotonic() < give_up_at
+
+
+def test_a_server_over_a_hung_engine_ends_without_waiting_for_it(serve_plain: Serve, smollm2: LLM, gate: Gate) -> None:
+    server = serve_plain(step_timeout_s=0.1)
+    hang(smollm2, gate)
+    with httpx2.Client(base_url=server.url, timeout=30) as client, httpx2.Client(base_url=server.url) as watcher:
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(client.post("/plain", json={}).status_code))
+        asking.start()
+        wait_until_unhealthy(watcher)
+        server.close()
+        asking.join()
+    assert answers == [503]
+
+
+def test_a_dead_engine_fails_what_runs_and_what_comes(serve_plain: Serve) -> None:
+    def break_down(engine: Engine) -> None:
+        raise AssertionError("an invariant of the engine")
+
+    with LLM("smollm2") as llm:
+        server = serve_plain(llm=llm)
+        with httpx2.Client(base_url=server.url, timeout=30) as client:
+            answers: list[httpx2.Response] = []
+            asking = threading.Thread(target=lambda: answers.append(client.post("/plain", json={"max_tokens": 4000})))
+            asking.start()
+            while server.service.admission.num_live == 0:
+                time.sleep(0.01)
+            llm.tell(break_down)
+            asking.join()
+            assert (answers[0].status_code, answers[0].json()["error"]["code"]) == (503, "engine_stopped")
+            assert "invariant" not in answers[0].text
+            assert "has stopped" in client.get("/health").json()["reason"]
+            assert client.post("/plain", json={}).status_code == 503
+            assert "ramet:engine_up 0.0" in client.get("/metrics").text
+        assert server.service.admission.num_live == 0

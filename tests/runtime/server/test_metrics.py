@@ -1,0 +1,92 @@
+"""What `/metrics` tells Prometheus."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ramet import LLM
+
+from .conftest import Serve
+
+pytestmark = pytest.mark.model
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def read(client: httpx2.Client) -> Samples:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"ramet:{name}", tuple(sorted(labels.items()))]
+
+
+def test_a_request_is_counted_once_in_everything(serve_plain: Serve, smollm2: LLM) -> None:
+    server = serve_plain()
+    smollm2.reset_prefix_cache()
+    prompt = "The same beginning, " * 10
+    num_prompt_tokens = len(smollm2.tokenizer.encode(prompt))
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        before = read(client)
+        for _ in range(2):
+            assert client.post("/plain", json={"prompt": prompt, "max_tokens": 5}).status_code == 200
+        after = read(client)
+    assert value(after, "prompt_tokens_total") == 2 * num_prompt_tokens
+    assert value(after, "generation_tokens_total") == 10
+    assert value(after, "request_success_total", finished_reason="length") == 2
+    assert value(after, "http_requests_total", method="POST", path="/plain", status="200") == 2
+    cached = value(after, "cached_tokens_total")
+    assert 0 < cached < num_prompt_tokens
+    hits = value(after, "prefix_cache_hits_total") - value(before, "prefix_cache_hits_total")
+    assert hits == cached
+    for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time", "time_per_output_token"):
+        assert value(after, f"{name}_seconds_count") == 2
+    assert value(after, "request_prompt_tokens_sum") == 2 * num_prompt_tokens
+    assert value(after, "request_generation_tokens_sum") == 10
+    assert value(after, "num_requests_live") == value(after, "num_requests_running") == 0
+    assert 0 < value(after, "kv_cached_tokens") <= value(after, "max_total_num_tokens")
+    assert value(after, "engine_steps_total") > value(before, "engine_steps_total")
+    assert value(after, "step_phase_seconds_total", phase="forward") > 0
+
+
+def test_paths_and_methods_of_clients_make_no_new_series(serve: Serve) -> None:
+    server = serve()
+    with httpx2.Client(base_url=server.url) as client:
+        for idx in range(20):
+            client.get(f"/nothing/{idx}")
+            client.get(f"/v1/models/unknown-{idx}")
+            client.request(f"METHOD{idx}", "/health")
+        samples = read(client)
+    series = {dict(labels)["path"] for name, labels in samples if name == "ramet:http_requests_total"}
+    assert series == {"none", "/v1/models/{name:path}", "/health"}
+    assert value(samples, "http_requests_total", method="GET", path="none", status="404") == 20
+    assert value(samples, "http_requests_total", method="other", path="/health", status="405") == 20
+
+
+def test_requests_turned_away_are_counted(serve_plain: Serve, smollm2: LLM) -> None:
+    server = serve_plain()
+    server.service.admission.max_live = 0  # nobody fits
+    with httpx2.Client(base_url=server.url) as client:
+        assert client.post("/plain", json={}).status_code == 400
+        server.service.admission.max_live, server.service.admission.num_live = 1, 1
+        refused = client.post("/plain", json={})
+        server.service.admission.num_live = 0
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert value(read(client), "requests_rejected_total") == 1
+
+
+def test_aborted_requests_are_counted(serve_plain: Serve) -> None:
+    server = serve_plain(request_timeout_s=0.3)
+    with httpx2.Client(base_url=server.url, timeout=30) as client:
+        assert client.post("/plain", json={"max_tokens": 4000}).status_code == 504
+        while server.service.admission.num_live:
+            client.get("/health")
+        assert value(read(client), "num_aborted_requests_total") == 1
