@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -77,12 +77,9 @@ def hot_runs(cache: PrefixCache, max_num_runs: int, max_num_tokens: int) -> HotR
     ticket = count()
 
     def look_behind(shown: _Shown, node: RadixNode) -> None:
-        ranked = (
-            (-piece.usage.num_hits, -piece.usage.last_access, next(ticket), order, piece, shown)
-            for order, piece in enumerate(_behind(node))
-        )
-        for candidate in heapq.nsmallest(max_num_runs, ranked):
-            heapq.heappush(candidates, candidate)
+        for order, piece in _best(_behind(node), max_num_runs):
+            usage = piece.usage
+            heapq.heappush(candidates, (-usage.num_hits, -usage.last_access, next(ticket), order, piece, shown))
 
     for shown, root in zip(roots, cache.tree.roots.values(), strict=True):
         look_behind(shown, root)
@@ -98,9 +95,19 @@ def hot_runs(cache: PrefixCache, max_num_runs: int, max_num_tokens: int) -> HotR
     return HotRuns(_in_order(roots, max_num_tokens), sum(root.num_behind - len(root.behind) for root in roots))
 
 
-def _behind(node: RadixNode) -> Iterator[Piece]:
-    yield from node.children.values()
-    yield from node.leaves.values()
+def _behind(node: RadixNode) -> list[Piece]:
+    return [*node.children.values(), *node.leaves.values()]
+
+
+def _best(pieces: list[Piece], most: int) -> Iterable[tuple[int, Piece]]:
+    """The most hit, each with its place among the pieces."""
+    if len(pieces) <= most:
+        return enumerate(pieces)
+    hits = [piece.usage.num_hits for piece in pieces]
+    least = heapq.nlargest(most, hits)[-1] if most else 0
+    candidates = [idx for idx, num_hits in enumerate(hits) if num_hits >= least]
+    best = heapq.nlargest(most, candidates, key=lambda idx: (hits[idx], pieces[idx].usage.last_access))
+    return [(idx, pieces[idx]) for idx in best]
 
 
 def _start(piece: Piece) -> int:

@@ -100,7 +100,7 @@ export class Chat {
     const system = byId('system').value;
     const messages = this.#messages
       .filter(({error}) => !error)
-      .map(({role, content, tool_calls}) => (tool_calls ? {role, content: content || null, tool_calls} : {role, content}));
+      .map(({role, content, tool_calls, tool_call_id}) => ({role, content: tool_calls ? content || null : content, tool_calls, tool_call_id})); // JSON leaves out what is undefined
     return {
       model: this.#server.model,
       messages: system.trim() ? [{role: 'system', content: system}, ...messages] : messages,
@@ -192,6 +192,9 @@ export class Chat {
     fillRichText(content, message.content);
     const calls = el('div', {class: 'calls'});
     fillCalls(calls, message.tool_calls);
+    const isLast = idx === this.#messages.length - 1;
+    if (isLast && message.tool_calls && !message.isStreaming) calls.append(this.#resultForm(message));
+    if (message.role === 'tool') return el('li', {class: 'message tool'}, el('div', {class: 'who'}, `Result of ${message.name}`), content);
     return el('li', {class: `message ${message.role}${message.isStreaming ? ' streaming' : ''}`},
       el('div', {class: 'who'}, message.role === 'user' ? 'You' : 'Assistant', this.#actions(message, idx)),
       content, calls, el('p', {class: 'figures'}, ...(message.figures || [])));
@@ -205,6 +208,17 @@ export class Chat {
     add('Edit', () => this.#edit(idx), 'Edit this message');
     if (message.role === 'assistant' && idx === this.#messages.length - 1) add('Regenerate', () => this.regenerate(), 'Write this reply again');
     return actions;
+  }
+
+  /** What the called tools have answered, for the model to go on with. */
+  #resultForm(message) {
+    const boxes = message.tool_calls.map(({function: called}) => el('textarea', {rows: 1, spellcheck: false, 'aria-label': `Result of ${called.name}`, placeholder: `What ${called.name} answers`}));
+    return el('form', {class: 'results', onsubmit: (event) => {
+      event.preventDefault();
+      if (this.#running) return;
+      message.tool_calls.forEach((call, at) => this.#messages.push({role: 'tool', tool_call_id: call.id, name: call.function.name, content: boxes[at].value}));
+      this.#reply();
+    }}, ...boxes, el('button', {class: 'primary'}, boxes.length > 1 ? 'Send results' : 'Send result'));
   }
 
   #edit(idx) {

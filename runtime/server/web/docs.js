@@ -83,9 +83,9 @@ function operationBody(operation) {
   const schema = content?.['application/json']?.schema;
   const body = el('div', {class: 'body'});
   if (operation.description) body.append(el('p', {class: 'text'}, operation.description));
-  if (operation.parameters.length) body.append(el('h3', {}, 'Parameters'), parameterList(operation.parameters));
-  if (schema) body.append(el('h3', {}, 'Body'), fieldList(schema, 0));
   body.append(tryElement(operation, schema));
+  if (operation.parameters.length) body.append(el('h3', {}, 'Parameters'), parameterList(operation.parameters));
+  if (schema) body.append(el('h3', {}, 'Fields of the body'), fieldList(schema, 0));
   const answers = Object.entries(operation.responses || {}).filter(([, answer]) => answer.description !== 'Successful Response');
   if (answers.length) body.append(el('h3', {}, 'Answers'), el('ul', {class: 'schema'}, ...answers.map(([status, answer]) => el('li', {},
     el('span', {class: 'name'}, status), ' ', el('span', {class: 'muted'}, resolved(answer, api).description || '')))));

@@ -159,9 +159,9 @@ export class LiveView {
     this.sequences = new SequenceTable();
     this.steps = new StepChart();
     this.charts = [
-      [new LineChart('Tokens a second', (value) => count(value)), [['generated', 'written', '--generated'], ['computed', 'computed', '--computed'], ['cached', 'from the cache', '--cached']]],
+      [new LineChart('Tokens a second', few), [['generated', 'written', '--generated'], ['computed', 'computed', '--computed'], ['cached', 'from the cache', '--cached']]],
       [new LineChart('Share of prompt tokens from the cache', (value) => `${Math.round(100 * value)} %`, 1), [['hitRate', 'hit rate', '--cached']]],
-      [new LineChart('Sequences', (value) => count(value)), [['running', 'running', '--generated'], ['waiting', 'waiting', '--muted']]],
+      [new LineChart('Sequences', few), [['running', 'running', '--generated'], ['waiting', 'waiting', '--muted']]],
     ];
     fill(this.#root,
       el('p', {id: 'live-banner', class: 'banner', role: 'alert', hidden: true}),
@@ -185,5 +185,8 @@ export class LiveView {
     return button;
   }
 }
+
+/** With a decimal where it takes one to tell numbers apart. */
+const few = (value) => (value < 10 && value % 1 ? value.toFixed(1) : count(value));
 
 const legend = (kind, text) => el('span', {}, el('i', {class: kind}), text);

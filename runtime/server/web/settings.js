@@ -102,9 +102,17 @@ export function fillSettings(values) {
   if (values.has('stop')) field('stop').value = values.getAll('stop').join('\n');
 }
 
+const FIELDS_OF_PARAMS = {response_format: 'grammar', structured_outputs: 'grammar', stop: 'stop', tools: 'tools', tool_choice: 'tool_choice', cache_salt: 'cache_salt'};
+
+/** Which input a field of the request comes from. */
+function inputOf(param = '') {
+  const top = (param || '').split(/[.[]/)[0];
+  return NUMBERS.find((number) => number.name === top)?.name || FIELDS_OF_PARAMS[top];
+}
+
 /** Shows at the form what the server, or we, did not like there. */
 export function showSettingError(error) {
-  const name = error.field || NUMBERS.find((number) => number.name === error.param)?.name;
+  const name = error.field || inputOf(error.param);
   byId('settings-error').textContent = error.message;
   const input = name && field(name);
   if (input) {

@@ -142,8 +142,9 @@ def test_what_is_sent_does_not_grow(serve: Serve, smollm2: LLM, monkeypatch: pyt
     monkeypatch.setattr(observer, "MAX_SEQUENCES", 3)
     for idx in range(8):
         smollm2.generate(f"{idx} is a number, " * 12, SamplingParams(max_tokens=1))
-    handles = [smollm2.submit(f"{idx}", SamplingParams(max_tokens=80, ignore_eos=True)) for idx in range(6)]
-    state = httpx2.get(f"{serve().url}/live/state").json()
+    url = serve().url
+    handles = [smollm2.submit(f"{idx}", SamplingParams(max_tokens=2000, ignore_eos=True)) for idx in range(6)]
+    state = httpx2.get(f"{url}/live/state").json()
     for handle in handles:
         handle.abort()
     assert len(state["tree"]["runs"]) == 5

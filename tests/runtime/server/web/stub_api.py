@@ -24,6 +24,7 @@ class StubApi:
 
     Attributes:
         pieces: texts of a stream, one chunk each.
+        tool_calls: deltas of a chat's first answer, instead of its pieces.
         failure: (status, message, headers) of every call, instead of an answer.
         failure_after: the stream has an error after so many pieces.
         cut_after: the connection ends after so many.
@@ -33,6 +34,7 @@ class StubApi:
     """
 
     pieces: list[str] = field(default_factory=lambda: ["Hello", ", ", "world."])
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
     failure: tuple[int, str, dict[str, str]] | None = None
     failure_after: int | None = None
     cut_after: int | None = None
@@ -79,6 +81,11 @@ def _refusal(stub: StubApi, http: Request) -> Response | None:
 
 async def _stream(stub: StubApi, body: dict[str, Any], *, is_chat: bool) -> AsyncIterator[bytes]:
     try:
+        if stub.tool_calls and len(stub.bodies) == 1:
+            yield _event({"choices": [{"index": 0, "delta": {"tool_calls": stub.tool_calls}}]})
+            yield _event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+            yield b"data: [DONE]\n\n"
+            return
         for idx, piece in enumerate(stub.pieces):
             if idx == stub.failure_after:
                 yield _event({"error": {"message": "the step failed"}})

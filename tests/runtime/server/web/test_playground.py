@@ -137,7 +137,7 @@ def test_a_stream_that_breaks_keeps_what_came_and_says_so(page: Page, stub: Stub
 
 
 def test_a_refusal_names_the_field(page: Page, stub: StubApi) -> None:
-    stub.failure = (400, "temperature=9 is too hot", {})
+    stub.failure = (400, "temperature=9 is too hot", {})  # of which the stub says that it is "temperature"
     send(page, "Go")
     page.wait("document.querySelector('.failure')")
     assert "temperature=9 is too hot" in page.text(".failure")
@@ -171,6 +171,24 @@ def test_a_message_can_be_changed_and_answered_anew(page: Page, stub: StubApi) -
         "document.querySelectorAll('.message').length === 2 && document.querySelector('.message.assistant .share')"
     )
     assert stub.bodies[-1]["messages"] == [{"role": "user", "content": "Changed"}]
+
+
+def test_called_tools_are_answered(page: Page, stub: StubApi) -> None:
+    call = {"id": "c1", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    stub.tool_calls = [{"index": 0, **call}]
+    send(page, "How is it in Rome?")
+    page.wait("document.querySelector('.results')")
+    assert "get_weather" in page.text(".call")
+    assert "calls a tool" in page.text(".message.assistant .figures")
+    page.type("sunny", ".results textarea")
+    page.click(".results button")
+    page.wait(
+        "document.querySelectorAll('.message.assistant').length === 2 && document.querySelector('.figures .share')"
+    )
+    _, called, result = stub.bodies[1]["messages"]
+    assert called == {"role": "assistant", "content": None, "tool_calls": [{"type": "function", **call}]}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
+    assert page.evaluate("document.querySelector('.results')") is None
 
 
 def test_a_key_is_asked_for_kept_in_the_tab_and_sent(page: Page, stub: StubApi, browser: Browser, url: str) -> None:
