@@ -22,7 +22,7 @@ def model_dir(make_tiny_model, tmp_path_factory):
     return make_tiny_model(seed=3).save(tmp_path_factory.mktemp("blocks") / "model")
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def loaded(request, load_runner, model_dir) -> Any:
     name, dtype = request.param
     if name == "triton" and importlib.util.find_spec("triton") is None:
