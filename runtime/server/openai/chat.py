@@ -30,7 +30,7 @@ async def create_chat_completion(
 ) -> Response:
     """The assistant's next message: text, or calls of tools."""
     model = check_model(service, body.model)
-    ask = body.ask()
+    ask = await service.call(body.ask)
     tokenizer = service.llm.tokenizer
     answer_id = f"chatcmpl-{request_id.removeprefix('req-')}"
     if ask.is_streamed:
@@ -41,10 +41,14 @@ async def create_chat_completion(
     async def answer() -> Response:
         async with await start_chat(service, caller, ask) as run:
             messages, output = await run.messages()
-        heading = Heading(answer_id, "chat.completion", model)
-        choices = [_choice(tokenizer, message, body) for message in messages]
-        extra = {"prompt_token_ids": output.prompt_token_ids} if body.return_token_ids else {}
-        return json_response(heading.body(choices=choices, usage=usage_body([output]), **extra))
+
+        def written() -> Response:
+            heading = Heading(answer_id, "chat.completion", model)
+            choices = [_choice(tokenizer, message, body) for message in messages]
+            extra = {"prompt_token_ids": output.prompt_token_ids} if body.return_token_ids else {}
+            return json_response(heading.body(choices=choices, usage=usage_body([output]), **extra))
+
+        return await service.call(written) if body.logprobs else written()  # long lists take their time
 
     return await answer_unless_disconnected(http, answer())
 

@@ -30,7 +30,7 @@ async def create_completion(
 ) -> Response:
     """How texts, or lists of token ids, go on."""
     model = check_model(service, body.model)
-    ask = body.ask(service.config)
+    ask = await service.call(lambda: body.ask(service.config))
     heading = Heading(f"cmpl-{request_id.removeprefix('req-')}", "text_completion", model)
     writer = ChoiceWriter(service.llm.tokenizer, ask, body)
     if body.stream:
@@ -41,9 +41,13 @@ async def create_completion(
     async def answer() -> Response:
         async with await _submit(service, caller, ask, body) as live:
             outputs = await live.succeeded()
-        choices = [choice for idx, output in enumerate(outputs) for choice in writer.choices(idx, output)]
-        num_tokens = 0 if ask.is_prompt_only else None
-        return json_response(heading.body(choices=choices, usage=usage_body(outputs, num_tokens)))
+
+        def written() -> Response:
+            choices = [choice for idx, output in enumerate(outputs) for choice in writer.choices(idx, output)]
+            num_tokens = 0 if ask.is_prompt_only else None
+            return json_response(heading.body(choices=choices, usage=usage_body(outputs, num_tokens)))
+
+        return await service.call(written) if ask.num_logprobs is not None else written()  # long lists take their time
 
     return await answer_unless_disconnected(http, answer())
 
