@@ -166,7 +166,7 @@ def template_format(render: RenderProbe) -> ToolFormat | None:
     except ValueError:
         return None
     for tool_format in TOOL_FORMATS.values():
-        opening = re.escape(tool_format.opening.strip())
+        opening = re.escape(tool_format.opening.strip()) or r"(?<!\[)"  # a list of calls is another format
         pattern = rf'{opening}\s*\{{\s*"name"\s*:\s*"{_PROBE}"\s*,\s*"{tool_format.arguments_key}"\s*:\s*\{{'
         if re.search(pattern, text):
             return tool_format

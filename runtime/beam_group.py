@@ -8,6 +8,8 @@ back.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .beam_search import BeamSearch
 from .request_state import RequestState
 from .scheduler import Scheduler
@@ -32,38 +34,57 @@ def is_ready(state: RequestState) -> bool:
     return all(beam.beam_candidates is not None for beam in state.sequences)
 
 
-def advance(state: RequestState, scheduler: Scheduler, sequences: SequenceFactory) -> bool:
-    """Let the search choose; it must be ready. Mutates the beams, the queues and the cache.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a search has chosen.
+
+    Attributes:
+        beams: who goes on, best first, each with its next token, which its grammar has accepted.
+        forks: those of them that are new, each with the one whose tokens it begins with.
+    """
+
+    beams: list[tuple[Sequence, int]]
+    forks: list[tuple[Sequence, Sequence]]
+
+
+def choose(state: RequestState, sequences: SequenceFactory) -> Choice:
+    """Let the search choose; it must be ready. Mutates the search and the grammars of the beams, nothing else; what it
+    raises is the request's alone."""
+    search = state.beam_search
+    assert search is not None
+    candidates = [beam.beam_candidates for beam in state.sequences if beam.beam_candidates is not None]
+    assert len(candidates) == len(state.sequences)
+    survivors: set[int] = set()
+    choice = Choice([], [])
+    for chosen in search.advance(candidates).beams:
+        parent = beam = state.sequences[chosen.parent_idx]
+        if chosen.parent_idx in survivors:
+            beam = sequences.fork(parent)
+            choice.forks.append((parent, beam))
+        survivors.add(chosen.parent_idx)
+        choice.beams.append((beam, chosen.token_id))
+    for beam, token_id in choice.beams:
+        if beam.constraint is not None:
+            beam.constraint.advance(token_id, 0)
+    return choice
+
+
+def go_on(state: RequestState, choice: Choice, scheduler: Scheduler) -> bool:
+    """Let the chosen beams go on. Mutates the beams, the queues and the cache.
 
     Returns:
         Whether the search is over; the beams have given up their blocks then.
     """
     search = state.beam_search
     assert search is not None
-    candidates = [beam.beam_candidates for beam in state.sequences if beam.beam_candidates is not None]
-    assert len(candidates) == len(state.sequences)
-    step = search.advance(candidates)
-    chosen: list[Sequence] = []
-    survivors: set[int] = set()
-    forks: list[tuple[Sequence, Sequence]] = []
-    for choice in step.beams:
-        parent = state.sequences[choice.parent_idx]
-        if choice.parent_idx in survivors:
-            beam = sequences.fork(parent)
-            forks.append((parent, beam))
-        else:
-            survivors.add(choice.parent_idx)
-            beam = parent
-        chosen.append(beam)
-    for idx, beam in enumerate(state.sequences):  # first, so that the forks find their blocks free
-        if idx not in survivors:
+    chosen = [beam for beam, _ in choice.beams]
+    for beam in state.sequences:  # first, so that the forks find their blocks free
+        if beam not in chosen:
             scheduler.remove(beam)
-    for parent, beam in forks:
+    for parent, beam in choice.forks:
         scheduler.fork(parent, beam)
-    for beam, choice in zip(chosen, step.beams, strict=True):
-        if beam.constraint is not None:
-            beam.constraint.advance(choice.token_id, 0)
-        beam.token_ids.append(choice.token_id)
+    for beam, token_id in choice.beams:
+        beam.token_ids.append(token_id)
         beam.beam_candidates = None
     state.sequences = chosen or state.sequences[:1]
     if search.is_finished and search.hypotheses:

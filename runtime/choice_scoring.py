@@ -32,19 +32,25 @@ def start(request: Request) -> TrieLogprobs | None:
     return TrieLogprobs(request.continuations, has_prompt=bool(request.prompt_token_ids))
 
 
-def advance(
-    part: ScheduledSequence,
-    logits: Tensor,
-    state: RequestState,
-    scheduler: Scheduler,
-    sequences: SequenceFactory,
-    sampler: Sampler,
-) -> bool:
-    """Take in what a step computed of a branch, and go on where it ended.
+def record(part: ScheduledSequence, logits: Tensor, state: RequestState, sampler: Sampler) -> None:
+    """Take in what a step computed of a branch.
 
     Args:
-        part: the branch's part of the step, already committed to the cache.
+        part: the branch's part of the step.
         logits: fp32 [rows, vocab], the rows of this part, all finite.
+    """
+    scoring, sequence = state.scoring, part.sequence
+    branch = sequence.branch
+    assert scoring is not None
+    assert branch is not None
+    if logits.shape[0]:
+        known = sequence.num_known_rows
+        sequence.num_known_rows += logits.shape[0]
+        scoring.record(branch.nodes[known : sequence.num_known_rows], logits, sampler)
+
+
+def advance(part: ScheduledSequence, state: RequestState, scheduler: Scheduler, sequences: SequenceFactory) -> bool:
+    """Go on where a branch has ended, if its part of a step, already recorded and committed to the cache, is the last.
 
     Mutates the sequences of `state`, the queues and the cache.
 
@@ -55,10 +61,6 @@ def advance(
     branch = sequence.branch
     assert scoring is not None
     assert branch is not None
-    if logits.shape[0]:
-        known = sequence.num_known_rows
-        sequence.num_known_rows += logits.shape[0]
-        scoring.record(branch.nodes[known : sequence.num_known_rows], logits, sampler)
     if part.end < sequence.num_tokens:
         return False
     assert sequence.num_known_rows == len(branch.nodes)

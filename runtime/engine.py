@@ -255,9 +255,8 @@ class Engine:
     # -- intake ----------------------------------------------------------------------------------------------------
 
     def _intake(self) -> list[OutputChunk]:
-        started = [tokens for request in self._new_requests.values() for tokens in self._start(request)]
+        chunks = [chunk for request in self._new_requests.values() for chunk in self._start(request)]
         self._new_requests.clear()
-        chunks = self._outputs.process(started)
         for request_id in self._aborted_ids:
             state = self._requests.get(request_id)
             if state is not None:
@@ -267,23 +266,33 @@ class Engine:
         self._aborted_ids.clear()
         return chunks
 
-    def _start(self, request: Request) -> list[AcceptedTokens]:
-        """Queue a request's sequences. Returns the tokens they begin with because a grammar forces them."""
-        scoring = choice_scoring.start(request)
-        sequences = (
-            self._sequences.make(request) if scoring is None else self._sequences.make_branches(request, scoring.plan)
-        )
+    def _start(self, request: Request) -> list[OutputChunk]:
+        """Queue a request's sequences. Returns what they begin with because a grammar forces it, or the request's end
+        if the grammar raises."""
+        accepted: list[AcceptedTokens] = []
+        scoring, cause = choice_scoring.start(request), None
+        try:
+            sequences = (
+                self._sequences.make(request)
+                if scoring is None
+                else self._sequences.make_branches(request, scoring.plan)
+            )
+        except Exception as error:
+            sequences, cause = self._sequences.make(replace(request, grammar=None)), error
         search = beam_group.start_search(sequences[0]) if request.sampling_params.use_beam_search else None
         state = self._requests[request.request_id] = RequestState(request, sequences, search, scoring)
         self.metrics.num_requests += 1
-        accepted = []
         for sequence in sequences:
-            accepted += self._acceptance.start(sequence, state)
-            if sequence.finish_reason is None:
+            if cause is not None:
+                started = [AcceptedTokens(sequence, state, error=f"its constraint raised {cause!r}", cause=cause)]
+            else:
+                started = self._acceptance.start(sequence, state)
+            accepted += started
+            if sequence.finish_reason is None and not any(tokens.error for tokens in started):
                 self.scheduler.add(sequence)
             else:
                 sequence.status = SequenceStatus.FINISHED
-        return accepted
+        return self._outputs.process(accepted)
 
     # -- schedule and forward --------------------------------------------------------------------------------------
 

@@ -4,9 +4,11 @@ the stop strings: they are found in text, so a sequence they end may be in the n
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 
+from ..radix.errors import CacheUsageError
 from .errors import RequestFailedError
 from .logprobs import Logprob
 from .metrics import EngineMetrics
@@ -17,6 +19,8 @@ from .sequence import Sequence
 from .sequence_factory import SequenceFactory
 from .tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTokens:
@@ -26,6 +30,7 @@ class AcceptedTokens:
         token_ids: the sampled one first, then those its grammar forced; empty at the end of a search or scoring,
             and of a text that must be empty.
         logprobs: of the sampled token, if they were asked for.
+        cause: what was raised for this sequence, if that is why.
     """
 
     sequence: Sequence
@@ -33,6 +38,7 @@ class AcceptedTokens:
     token_ids: tuple[int, ...] = ()
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    cause: Exception | None = None
 
 
 class OutputProcessor:
@@ -63,26 +69,32 @@ class OutputProcessor:
         for tokens in accepted:
             if tokens.state.request.request_id not in self._requests:  # a sibling failed in this very step
                 continue
-            if tokens.error is not None:
-                chunks += self._fail(tokens.sequence, tokens.error)
-            elif tokens.state.scoring is not None:
-                chunks += self._finish_scoring(tokens.state, now)
-            elif tokens.sequence.is_beam:
-                chunks += self._finish_ranked(tokens.state, now)
-            else:
-                chunks += self._publish(tokens, now)
+            try:
+                chunks += self._process(tokens, now)
+            except (AssertionError, CacheUsageError):  # not the request's fault: the engine is broken
+                raise
+            except Exception as cause:
+                tokens.sequence.finish_reason = None
+                chunks += self._fail(tokens.sequence, f"making its text raised {cause!r}", cause)
         return chunks
+
+    def _process(self, tokens: AcceptedTokens, now: float) -> list[OutputChunk]:
+        if tokens.error is not None:
+            return self._fail(tokens.sequence, tokens.error, tokens.cause)
+        if tokens.state.scoring is not None:
+            return self._finish_scoring(tokens.state, now)
+        if tokens.sequence.is_beam:
+            return self._finish_ranked(tokens.state, now)
+        return self._publish(tokens, now)
 
     def give_up(self, state: RequestState, reason: FinishReason, error: Exception) -> list[OutputChunk]:
         """End every live sequence of a request; its blocks are free when this returns."""
         for sequence in state.sequences:
-            if sequence.is_beam:
-                sequence.detokenizer.append(sequence.output_token_ids)
             self._scheduler.remove(sequence)
             if sequence.finish_reason is None:
                 sequence.finish_reason, sequence.error = reason, error
         state.num_open = 0
-        completions = [] if state.scoring is not None else [self._completion(sequence) for sequence in state.sequences]
+        completions = self._completions_so_far(state)
         if state.is_ranked:  # as many as were asked for, in no order: they were never compared
             completions = [
                 replace(each, index=idx) for idx, each in enumerate(completions[: state.request.sampling_params.n])
@@ -91,10 +103,26 @@ class OutputProcessor:
         last = completions[-1].index if completions else 0
         return [OutputChunk(state.request.request_id, last, "", (), finish_reason=reason, output=output)]
 
-    def _fail(self, sequence: Sequence, reason: str) -> list[OutputChunk]:
+    def _completions_so_far(self, state: RequestState) -> list[CompletionOutput]:
+        """What there is of the samples of a request that is given up; none if even that cannot be told."""
+        if state.scoring is not None:
+            return []
+        try:
+            for sequence in state.sequences:
+                if sequence.is_beam:
+                    sequence.detokenizer.append(sequence.output_token_ids)
+            return [self._completion(sequence) for sequence in state.sequences]
+        except Exception:
+            logger.exception("What there was of request %s cannot be told", state.request.request_id)
+            return []
+
+    def _fail(self, sequence: Sequence, reason: str, cause: Exception | None = None) -> list[OutputChunk]:
         request_id = sequence.request.request_id
         self._metrics.num_failed += 1
         error = RequestFailedError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
+        if cause is not None:
+            error.__cause__ = cause
+            logger.error("Request %s failed, and no other: %s", request_id, reason, exc_info=cause)
         return self.give_up(self._requests[request_id], FinishReason.ERROR, error)
 
     def _fail_incomplete(self, sequence: Sequence, cut: CompletionOutput) -> list[OutputChunk]:
@@ -193,10 +221,10 @@ class OutputProcessor:
 
     def _finish(self, state: RequestState, completions: list[CompletionOutput], now: float) -> RequestOutput:
         state.metrics.finished_time = now
-        del self._requests[state.request.request_id]
         output = state.output(completions)
-        if output.prompt_logprobs is not None:
+        if output.prompt_logprobs is not None and output.error is None:
             output.prompt_logprobs = [entry and self._with_text(entry) for entry in output.prompt_logprobs]
+        del self._requests[state.request.request_id]
         self._metrics.num_finished += output.error is None
         return output
 

@@ -64,11 +64,13 @@ class SampledToken:
         token_id: -1 if there is an error.
         logprobs: of this token and the most likely ones, if the row asked for them; of the unmodified distribution.
         error: why nothing could be sampled; the other rows are unaffected.
+        cause: what was raised for this row alone, if that is why.
     """
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    cause: Exception | None = None
 
 
 class Draw(Protocol):

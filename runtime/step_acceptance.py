@@ -74,15 +74,16 @@ class StepAcceptance:
             if is_read and (sampled is None or sampled.error is None):
                 sampled = error_of(logits[first_row:row]) or sampled
             if sampled is not None and sampled.error is not None:  # nothing of it is cached or noted for others
-                self._scheduler.remove(sequence)
-                accepted.append(AcceptedTokens(sequence, state, error=sampled.error))
+                accepted.append(self._fail(sequence, state, sampled.error, sampled.cause))
                 continue
             self._accept_computed(part, state)
-            rows = logits[first_row : first_row + part.num_wanted_rows]
-            if is_read and sequence.prompt_logprobs is not None:
-                prompt_logprobs.record(part, rows, self._cache, self._sampler)
+            try:
+                self._record(part, logits[first_row : first_row + part.num_wanted_rows], state, is_read=is_read)
+            except Exception as cause:
+                accepted.append(self._fail(sequence, state, f"reading its logprobs raised {cause!r}", cause))
+                continue
             if sequence.branch is not None:
-                if choice_scoring.advance(part, rows, state, self._scheduler, self._sequences, self._sampler):
+                if choice_scoring.advance(part, state, self._scheduler, self._sequences):
                     accepted.append(AcceptedTokens(sequence, state))
             elif sampled is not None:
                 accepted.append(self._accept_token(sequence, state, sampled))
@@ -96,8 +97,11 @@ class StepAcceptance:
         """Append the tokens that a sequence's text begins with because its grammar forces them."""
         if sequence.constraint is None or sequence.is_beam:
             return []
-        forced = sequence.constraint.start(sequence.max_tokens)
-        self._append_forced(sequence, forced)
+        try:
+            forced = sequence.constraint.start(sequence.max_tokens)
+            self._append_forced(sequence, forced)
+        except Exception as cause:
+            return [AcceptedTokens(sequence, state, error=_raised(cause), cause=cause)]
         if not forced and sequence.finish_reason is None:
             return []
         return [AcceptedTokens(sequence, state, tuple(forced))]
@@ -115,28 +119,52 @@ class StepAcceptance:
             self._metrics.num_prompt_tokens += num_prompt_tokens
             self._metrics.num_cached_tokens += sequence.num_cached_tokens or 0
 
+    def _record(self, part: ScheduledSequence, rows: Tensor, state: RequestState, *, is_read: bool) -> None:
+        """Read the logprobs that are wanted out of a part's rows of logits."""
+        if is_read and part.sequence.prompt_logprobs is not None:
+            prompt_logprobs.record(part, rows, self._cache, self._sampler)
+        if part.sequence.branch is not None:
+            choice_scoring.record(part, rows, state, self._sampler)
+
     def _accept_token(self, sequence: Sequence, state: RequestState, sampled: SampledToken) -> AcceptedTokens:
         """Append a sampled token, and those that the sequence's grammar forces behind it."""
-        token_id, constraint = sampled.token_id, sequence.constraint
+        try:
+            forced = self._append_token(sequence, sampled.token_id)
+        except Exception as cause:
+            return self._fail(sequence, state, _raised(cause), cause)
+        if forced is None:
+            assert sequence.constraint is not None
+            return self._fail(sequence, state, sequence.constraint.dead_end)
+        self._metrics.num_generated_tokens += 1
+        if sequence.finish_reason is not None:
+            self._scheduler.remove(sequence)
+        return AcceptedTokens(sequence, state, (sampled.token_id, *forced), sampled.logprobs)
+
+    def _append_token(self, sequence: Sequence, token_id: int) -> list[int] | None:
+        """Append a token and what is forced behind it, which is returned; None at a dead end. Mutates the sequence and
+        its grammar; what it raises is the grammar's."""
+        constraint = sequence.constraint
         is_stop_token = token_id in sequence.stop_token_ids if constraint is None else constraint.ends_with(token_id)
         sequence.token_ids.append(token_id)
-        forced: list[int] = []
+        forced: list[int] | None = []
         if is_stop_token:
             sequence.has_stop_token = True
             sequence.finish_reason = FinishReason.STOP
             if token_id in sequence.request.sampling_params.stop_ids:
                 sequence.stop_reason = token_id
         elif constraint is not None:
-            accepted = constraint.advance(token_id, sequence.num_remaining_tokens)
-            if accepted is None:
-                self._scheduler.remove(sequence)
-                return AcceptedTokens(sequence, state, error=constraint.dead_end)
-            forced = accepted
-        self._append_forced(sequence, forced)
-        self._metrics.num_generated_tokens += 1
-        if sequence.finish_reason is not None:
-            self._scheduler.remove(sequence)
-        return AcceptedTokens(sequence, state, (token_id, *forced), sampled.logprobs)
+            forced = constraint.advance(token_id, sequence.num_remaining_tokens)
+        if forced is not None:
+            self._append_forced(sequence, forced)
+        return forced
+
+    def _fail(
+        self, sequence: Sequence, state: RequestState, error: str, cause: Exception | None = None
+    ) -> AcceptedTokens:
+        """Take a request out of the queues. Its outputs follow when this is processed."""
+        for each in state.sequences:
+            self._scheduler.remove(each)
+        return AcceptedTokens(sequence, state, error=error, cause=cause)
 
     def _append_forced(self, sequence: Sequence, forced: list[int]) -> None:
         """Append tokens that need not be sampled, and see whether the sequence has ended."""
@@ -152,7 +180,11 @@ class StepAcceptance:
     def _advance_beams(self, state: RequestState) -> list[AcceptedTokens]:
         if not beam_group.is_ready(state):
             return []
-        is_over = beam_group.advance(state, self._scheduler, self._sequences)
+        try:
+            choice = beam_group.choose(state, self._sequences)
+        except Exception as cause:
+            return [self._fail(state.sequences[0], state, _raised(cause), cause)]
+        is_over = beam_group.go_on(state, choice, self._scheduler)
         if state.metrics.first_token_time is None:
             state.metrics.first_token_time = time.monotonic()
         self._metrics.num_generated_tokens += len(state.sequences)
@@ -162,3 +194,7 @@ class StepAcceptance:
         constraint = state.sequences[0].constraint
         error = None if constraint is None or state.beam_search.hypotheses else constraint.dead_end
         return [AcceptedTokens(state.sequences[0], state, error=error)]
+
+
+def _raised(cause: Exception) -> str:
+    return f"its constraint raised {cause!r}"

@@ -7,8 +7,9 @@ sequences have a pending token each, with which the next step can be planned and
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from .outputs import TokenLogprobs
 from .request_state import RequestState
 from .sampler import Draw, SampledToken, Sampler, SamplingRow, allowed_mask, not_finite
 from .sequence import Sequence
+
+T = TypeVar("T")
 
 _WATCHED_ROW = SamplingRow(SamplingParams(temperature=0.0), seed=0, sample_idx=0, token_ids=(), num_prompt_tokens=0)
 """For a row that is sampled only to see whether it can be; nobody gets the token."""
@@ -45,12 +48,6 @@ class _Wanted:
     def may_stop(self) -> bool:
         request = self.sequence.request
         return self.sequence.num_output_tokens >= request.sampling_params.min_tokens + request.num_healed_tokens
-
-    @property
-    def dead_end(self) -> SampledToken:
-        constraint = self.sequence.constraint
-        assert constraint is not None
-        return SampledToken(-1, error=constraint.dead_end)
 
     @property
     def may_need_logits(self) -> bool:
@@ -103,12 +100,12 @@ class StepSampling:
         parts = [part for part in batch.scheduled if not (part.sequence.is_finished or part.sequence in void)]
         wanted, beams = _wanted(batch, void)
         drawn: list[_Wanted] = []
-        ended: list[_Wanted] = []
+        ended: list[tuple[_Wanted, SampledToken]] = []
         rows: list[SamplingRow] = []
         for each in wanted:
             row = _unmasked_row(each) if each.is_free else _masked_row(each)
-            if row is None:
-                ended.append(each)
+            if isinstance(row, SampledToken):
+                ended.append((each, row))
             else:
                 drawn.append(each)
                 rows.append(row)
@@ -130,9 +127,11 @@ class StepSampling:
             is_allowed = (
                 constraint is None
                 or sampled.error is not None
-                or constraint.allows(sampled.token_id, may_stop=each.may_stop)
+                or _asked(constraint.allows, sampled.token_id, may_stop=each.may_stop)
             )
-            if is_allowed:
+            if isinstance(is_allowed, SampledToken):
+                samples[each.idx] = is_allowed
+            elif is_allowed:
                 samples[each.idx] = self.steered(each, sampled, logits)
 
     def _sample_masked(self, wanted: list[_Wanted], logits: Tensor, samples: list[SampledToken | None]) -> None:
@@ -140,8 +139,8 @@ class StepSampling:
         alive, rows = [], []
         for each in wanted:
             row = _masked_row(each)
-            if row is None:
-                samples[each.idx] = each.dead_end
+            if isinstance(row, SampledToken):
+                samples[each.idx] = row
             else:
                 alive.append(each)
                 rows.append(row)
@@ -167,7 +166,9 @@ class StepSampling:
         sequence = wanted.sequence
         if sequence.constraint is None or sampled.error is not None:
             return sampled
-        token_id = sequence.constraint.steer(sampled.token_id, sequence.num_remaining_tokens)
+        token_id = _asked(sequence.constraint.steer, sampled.token_id, sequence.num_remaining_tokens)
+        if isinstance(token_id, SampledToken):
+            return token_id
         if token_id == sampled.token_id:
             return sampled
         logprobs: TokenLogprobs | None = None
@@ -190,7 +191,9 @@ class StepSampling:
             return error
         masked, share = logits, 0.0
         if beam.constraint is not None:
-            allowed = beam.constraint.allowed()
+            allowed = _asked(beam.constraint.allowed)
+            if isinstance(allowed, SampledToken):
+                return allowed
             if allowed is None:
                 beam.beam_candidates = []
                 return None
@@ -198,11 +201,11 @@ class StepSampling:
             share = float(masked.logsumexp(-1) - logits.logsumexp(-1))  # logprobs stay those of all tokens
         (listing,) = self._sampler.logprobs(masked, [int(masked.argmax())], min(search.num_candidates, logits.shape[1]))
         ranked = sorted(listing.items(), key=lambda item: item[1].rank)
-        beam.beam_candidates = [
-            (token_id, entry.logprob + share)
-            for token_id, entry in ranked[: search.num_candidates]
-            if _is_acceptable(beam, token_id)
-        ]
+        likeliest = [(token_id, entry.logprob + share) for token_id, entry in ranked[: search.num_candidates]]
+        acceptable = _asked(_acceptable, beam, likeliest)
+        if isinstance(acceptable, SampledToken):
+            return acceptable
+        beam.beam_candidates = acceptable
         return None
 
 
@@ -225,7 +228,7 @@ class StepDraw:
         logits: Tensor,
         parts: list[ScheduledSequence],
         drawn: list[_Wanted],
-        ended: list[_Wanted],
+        ended: list[tuple[_Wanted, SampledToken]],
         beams: list[_Wanted],
         draw: Draw,
     ) -> None:
@@ -254,8 +257,8 @@ class StepDraw:
     def finish(self, results: list[SampledToken]) -> list[SampledToken | None]:
         """What `StepSampling.sample` returns, from what `wait` returned."""
         samples: list[SampledToken | None] = [None] * self._num_parts
-        for each in self._ended:
-            samples[each.idx] = each.dead_end
+        for each, error in self._ended:
+            samples[each.idx] = error
         for each, sampled in zip(self._drawn, results, strict=True):
             if each.is_watched:
                 samples[each.idx] = _only_error(sampled)
@@ -297,19 +300,37 @@ def error_of(logits: Tensor) -> SampledToken | None:
     return None
 
 
-def _is_acceptable(beam: Sequence, token_id: int) -> bool:
-    """Whether a token that a mask allows would be accepted; a backend's mask may promise more than it takes, as where a
-    forced text cannot be spelled."""
+def _asked(question: Callable[..., T], *args: object, **options: object) -> T | SampledToken:
+    """What a sequence's grammar answers; an error for that sequence alone if it raises."""
+    try:
+        return question(*args, **options)
+    except Exception as cause:
+        return SampledToken(-1, error=f"its constraint raised {cause!r}", cause=cause)
+
+
+def _acceptable(beam: Sequence, candidates: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Those of the tokens that a mask allows which would be accepted; a backend's mask may promise more than it takes,
+    as where a forced text cannot be spelled."""
     constraint = beam.constraint
-    return constraint is None or constraint.ends_with(token_id) or constraint.would_accept(token_id)
+    if constraint is None:
+        return candidates
+    return [
+        (token_id, logprob)
+        for token_id, logprob in candidates
+        if constraint.ends_with(token_id) or constraint.would_accept(token_id)
+    ]
 
 
-def _masked_row(wanted: _Wanted) -> SamplingRow | None:
-    """None at a dead end. The row is good until the sequence's constraint is asked again."""
+def _masked_row(wanted: _Wanted) -> SamplingRow | SampledToken:
+    """The row, good until the sequence's constraint is asked again; or why there is no token, as at a dead end."""
     constraint = wanted.sequence.constraint
     assert constraint is not None
-    allowed = constraint.allowed(may_stop=wanted.may_stop)
-    return None if allowed is None else replace(wanted.sequence.sampling_row, allowed=allowed)
+    allowed = _asked(constraint.allowed, may_stop=wanted.may_stop)
+    if isinstance(allowed, SampledToken):
+        return allowed
+    if allowed is None:
+        return SampledToken(-1, error=constraint.dead_end)
+    return replace(wanted.sequence.sampling_row, allowed=allowed)
 
 
 def _unmasked_row(wanted: _Wanted) -> SamplingRow:

@@ -29,7 +29,7 @@ _FAILURE: Node = {
     "Anthropic's endpoints give no `param` and `code`. 429 and 503 come with `retry-after`.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
-EVENTS: Node = {"text/event-stream": {"schema": {"type": "string"}}}
+EVENTS: Node = {"text/event-stream": {}}
 TEXT: Node = {"text/plain": {"schema": {"type": "string"}}}
 
 

@@ -95,6 +95,8 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(_TICK_SECONDS)
         for connection in tuple(connections):
             connection.transport.abort()
+        if tasks:  # they hear that their clients are gone
+            await asyncio.wait(tuple(tasks), timeout=_LAST_WORDS_SECONDS)
         for task in tuple(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -114,4 +114,5 @@ def test_a_worker_that_dies_is_left_out(fleet: Fleet) -> None:
 
 def _num_answered(worker: Process) -> float:
     lines = httpx2.get(f"{worker.url}/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("ramet_prompt_tokens_total"))
+    assert any(line.startswith("ramet:prompt_tokens_total") for line in lines)
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("ramet:prompt_tokens_total"))

