@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from ..errors import InvalidConfigError
@@ -102,6 +103,14 @@ def build_app(service: EngineService) -> FastAPI:
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_middleware(Border, config=service.config)
     app.add_middleware(AnswerLog, metrics=metrics, is_logging=service.config.log_requests)
+    if service.config.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.config.allowed_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "request-id", "retry-after"],
+        )
     return app
 
 

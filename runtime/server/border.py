@@ -1,7 +1,7 @@
 """The border of the server: what every request passes before a route sees it. Pure ASGI.
 
-In this order: an id for the request, a boundary for errors, the size of the headers, the API key, the size of the body.
-Nothing is allocated for a request that is turned away here.
+In this order: an id for the request, a boundary for errors, the size of the headers, the host that was asked for, the
+API key, the size of the body. Nothing is allocated for a request that is turned away here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .config import ServerConfig
 from .errors import ApiError, as_api_error, error_body
 from .json_text import to_json
+from .origins import HostCheck
 from .streaming import ClientDisconnectedError
 from .tenant import Tenants
 
@@ -47,6 +48,7 @@ class Border:
         self._app = app
         self._config = config
         self._tenants = Tenants(config)
+        self._hosts = HostCheck(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,6 +69,7 @@ class Border:
 
         try:
             self._check_headers(scope)
+            self._hosts.check(scope["headers"])
             state["tenant"] = self._tenant(scope)
             await self._app(scope, self._limited(scope, receive), send_with_id)
         except ClientDisconnectedError:

@@ -46,7 +46,7 @@ class Tenants:
     """Everybody who may use the server.
 
     Raises:
-        InvalidConfigError: a key is given twice.
+        InvalidConfigError: a key is given twice, or two have one name.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -55,6 +55,10 @@ class Tenants:
         keys = [key for _, key in (*plain, *admins)]
         if len(set(keys)) < len(keys):
             raise InvalidConfigError("an API key is given twice: each tenant needs a key of its own")
+        names = [name for name, _ in (*plain, *admins)]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidConfigError(f"two API keys are called {name!r}: names tell tenants apart")
         is_only_one = len(plain) == 1 and not admins
         self._tenants = [
             *((key.encode(), Tenant(name, _namespace_id(key), is_only_one)) for name, key in plain),

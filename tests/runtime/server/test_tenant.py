@@ -77,6 +77,8 @@ def test_the_only_key_is_an_admin_and_of_several_none() -> None:
 def test_a_key_is_given_once() -> None:
     with pytest.raises(InvalidConfigError, match="twice"):
         tenants("a=one", admins=("one",))
+    with pytest.raises(InvalidConfigError, match="'a'"):
+        tenants("a=one", "a=two")
 
 
 @pytest.mark.parametrize("salt", ["", "x" * 257, 7])

@@ -1,0 +1,59 @@
+"""Which web pages may talk to the server."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.errors import ApiError
+from ramet.runtime.server.origins import HostCheck, is_loopback
+
+from .conftest import Serve
+
+HERE = ["localhost", "LOCALHOST.", "app.localhost", "127.0.0.1", "127.9.9.9", "::1"]
+ELSEWHERE = ["", "example.com", "localhost.example.com", "127.0.0.1.example.com", "10.0.0.1", "0.0.0.0", "::"]
+
+
+@pytest.mark.parametrize("host", HERE)
+def test_names_of_this_machine(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_other_names(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:80", "here.example:1"])
+def test_hosts_that_are_answered(host: str) -> None:
+    HostCheck(ServerConfig(allowed_origins=("http://here.example:3000",))).check([(b"host", host.encode())])
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost@evil.example", "[", ""])
+def test_a_page_of_another_name_is_turned_away_where_no_key_is_asked_for(host: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        HostCheck(ServerConfig()).check([(b"host", host.encode())])
+    assert caught.value.status == 403
+    HostCheck(ServerConfig(api_keys=("one",))).check([(b"host", host.encode())])
+    HostCheck(ServerConfig(host="0.0.0.0")).check([(b"host", host.encode())])
+
+
+@pytest.mark.model
+def test_only_the_origins_that_were_named_may_read_answers(serve: Serve) -> None:
+    server = serve(allowed_origins=("http://good.example",))
+    with httpx2.Client(base_url=server.url) as client:
+        for origin, is_allowed in (("http://good.example", True), ("http://evil.example", False)):
+            preflight = client.options("/v1/models", headers={"origin": origin, "access-control-request-method": "GET"})
+            answer = client.get("/v1/models", headers={"origin": origin})
+            for each in (preflight, answer):
+                assert (each.headers.get("access-control-allow-origin") == origin) == is_allowed
+            assert answer.status_code == 200
+
+
+@pytest.mark.model
+def test_what_a_page_can_send_without_asking_is_not_taken(http: httpx2.Client) -> None:
+    body = '{"model": "smollm2", "prompt": "Hi", "max_tokens": 1}'
+    answer = http.post("/v1/completions", content=body, headers={"content-type": "text/plain"})
+    assert answer.status_code == 400
+    assert http.post("/v1/models", headers={"host": "evil.example"}).status_code == 403
