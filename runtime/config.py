@@ -42,6 +42,8 @@ DTYPE_NAMES = {"float": "float32", "fp32": "float32", "half": "float16", "fp16":
 """Other names of dtypes, those of vLLM and SGLang among them."""
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "int8")
 DEFAULT_KV_CACHE_MEMORY = 2 * GIB
+MAX_THREADS = 1024
+"""More than any machine has; OpenMP crashes on absurd numbers."""
 
 
 def cache_dir() -> Path:
@@ -84,6 +86,19 @@ def default_num_threads() -> int:
     if value is not None:
         return value
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def checked_num_threads(num_threads: int | None) -> int:
+    """That number, or the default.
+
+    Raises:
+        InvalidConfigError: it is out of range.
+    """
+    if num_threads is None:
+        num_threads = default_num_threads()
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or not 1 <= num_threads <= MAX_THREADS:
+        raise InvalidConfigError(f"num_threads={num_threads!r} must be an integer from 1 to {MAX_THREADS}, or None")
+    return num_threads
 
 
 def api_keys_from_env() -> tuple[str, ...]:

@@ -21,10 +21,10 @@ from ..radix.snapshot import CacheSnapshot
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
-from .config import EngineConfig, default_kernels, default_model, default_num_threads
+from .config import EngineConfig, checked_num_threads, default_kernels, default_model
 from .engine import Engine
 from .engine_loop import EngineLoop, EnginePulse, RequestHandle
-from .errors import InvalidConfigError, InvalidRequestError
+from .errors import InvalidRequestError
 from .metrics import EngineMetrics
 from .option_names import engine_config
 from .outputs import OutputChunk, RequestOutput
@@ -44,9 +44,6 @@ T = TypeVar("T")
 
 GPU_BATCHED_TOKENS = 4096
 """Tokens in a step that keep a large GPU's matrix units busy. A CPU's are at a few hundred."""
-
-MAX_THREADS = 1024
-"""More than any machine has; OpenMP crashes on absurd numbers."""
 
 
 class LLM:
@@ -85,7 +82,7 @@ class LLM:
     ) -> None:
         self.config = engine_config(engine_options)
         self.model_name = default_model() if model is None else model
-        self.num_threads = _checked_num_threads(num_threads)
+        self.num_threads = checked_num_threads(num_threads)
         torch.set_num_threads(self.num_threads)
         kernels = default_kernels() if kernels is None else kernels
         candidates = runner_candidates(kernels, device, self.config.tensor_parallel_size)
@@ -380,14 +377,6 @@ def for_device(config: EngineConfig, device_type: str, given: Collection[str]) -
     if is_gpu and "max_num_batched_tokens" not in given:
         config = dataclasses.replace(config, max_num_batched_tokens=GPU_BATCHED_TOKENS)
     return config
-
-
-def _checked_num_threads(num_threads: int | None) -> int:
-    if num_threads is None:
-        num_threads = default_num_threads()
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or not 1 <= num_threads <= MAX_THREADS:
-        raise InvalidConfigError(f"num_threads={num_threads!r} must be an integer from 1 to {MAX_THREADS}, or None")
-    return num_threads
 
 
 def _one_per_prompt(
