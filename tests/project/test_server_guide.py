@@ -1,0 +1,39 @@
+"""The server's guide is right: its programs run against a server and print what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from ramet import LLM
+from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.listener import BackgroundServer
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
+PROGRAMS = {
+    heading.strip(): "\n".join(re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL))
+    for heading, _, body in (section.partition("\n") for section in TEXT.split("\n## ")[1:])
+    if "```python" in body
+}
+URL = "http://127.0.0.1:8000"
+
+
+def test_all_programs_are_found() -> None:
+    assert list(PROGRAMS) == ["OpenAI's client", "Anthropic's client", "SGLang's clients"]
+    assert sum(map(len, PROGRAMS.values())) > 1000
+
+
+@pytest.mark.model
+@pytest.mark.compiler
+@pytest.mark.parametrize("heading", PROGRAMS)
+def test_a_program_prints_what_the_guide_says(heading: str, smollm2: LLM) -> None:
+    promised = [line.removeprefix("#>").removeprefix(" ") for line in re.findall(r"^#>.*", PROGRAMS[heading], re.M)]
+    smollm2.reset_prefix_cache()
+    printed = io.StringIO()
+    with BackgroundServer(smollm2, ServerConfig(port=0)) as server, contextlib.redirect_stdout(printed):
+        exec(compile(PROGRAMS[heading].replace(URL, server.url), "program.py", "exec"), {"__name__": "__main__"})
+    assert [line.rstrip() for line in printed.getvalue().splitlines()] == promised != []
