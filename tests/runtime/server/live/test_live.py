@@ -144,14 +144,15 @@ def test_what_is_sent_does_not_grow(serve: Serve, smollm2: LLM, monkeypatch: pyt
         smollm2.generate(f"{idx} is a number, " * 12, SamplingParams(max_tokens=1))
     url = serve().url
     handles = [smollm2.submit(f"{idx}", SamplingParams(max_tokens=2000, ignore_eos=True)) for idx in range(6)]
-    state = httpx2.get(f"{url}/live/state").json()
+    deadline = time.monotonic() + PATIENCE_S
+    while (state := httpx2.get(f"{url}/live/state").json())["num_running"] < len(handles):  # a step takes them in
+        assert time.monotonic() < deadline
     for handle in handles:
         handle.abort()
     assert len(state["tree"]["runs"]) == 5
     assert state["tree"]["hidden"] + sum(run["hidden"] for run in state["tree"]["runs"]) > 0
     assert all(len(run["text"]) <= MAX_TEXT_CHARS for run in state["tree"]["runs"])
-    assert len(state["running"]) <= 3
-    assert len(state["running"]) + len(state["waiting"]) < state["num_running"] + state["num_waiting"]
+    assert len(state["running"]) == 3
 
 
 @pytest.mark.parametrize("path", ["/live/state", "/live/events"])
