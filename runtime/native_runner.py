@@ -125,16 +125,20 @@ class NativeRunner:
 
     def read_blocks(self, block_ids: Sequence[int]) -> Tensor:
         """See `BlockStorage.read_blocks`."""
-        return self._blocks().index_select(0, torch.tensor(block_ids, dtype=torch.int64))
+        return torch.from_numpy(self._blocks()[list(block_ids)])
 
     def write_blocks(self, block_ids: Sequence[int], data: Tensor) -> None:
         """See `BlockStorage.write_blocks`."""
-        self._blocks().index_copy_(0, torch.tensor(block_ids, dtype=torch.int64), data)
+        self._blocks()[list(block_ids)] = data.numpy()
 
-    def _blocks(self) -> Tensor:
-        """The KV cache in place: uint8 [blocks, bytes of one]. Must not outlive the runner."""
+    def _blocks(self) -> NDArray[np.uint8]:
+        """The KV cache in place: [blocks, bytes of one]. Must not outlive the runner.
+
+        An array and no tensor: torch would copy rows with all its threads, which wait for each other longer than one
+        takes where other processes compute."""
         memory = (ctypes.c_uint8 * (self._num_blocks * self.bytes_per_block)).from_address(self._kv_data)
-        return torch.frombuffer(memory, dtype=torch.uint8).view(self._num_blocks, self.bytes_per_block)
+        blocks: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
+        return blocks.reshape(self._num_blocks, self.bytes_per_block)
 
     def phase_times(self) -> dict[str, float]:
         """Seconds spent in each phase of all steps so far, as one thread saw them."""

@@ -52,7 +52,7 @@ class HostTier:
         self._stats.num_loaded_blocks += len(slots)
         self._stats.num_loaded_bytes += len(slots) * self._memory.shape[1]
         if self._device.type == "cpu":
-            return self._memory[slots]
+            return torch.from_numpy(self._memory.numpy()[slots])
         blocks = torch.empty((len(slots), self._memory.shape[1]), dtype=torch.uint8, device=self._device)
         for row, slot in enumerate(slots):
             blocks[row].copy_(self._memory[slot], non_blocking=True)
@@ -71,9 +71,13 @@ class HostTier:
     def offer(self, namespace: Hashable, token_ids: list[int], start: int, blocks: Tensor) -> None:
         keys = self._index.keys(token_ids, start + len(blocks))
         added, num_evicted = self._index.add(namespace, keys, start)
-        rows = {entry: row for row, entry in enumerate(self._index.path(namespace, keys)[start:])}
-        for entry in added:
-            self._memory[entry.slot].copy_(blocks[rows[entry]], non_blocking=True)
+        row_of = {entry: row for row, entry in enumerate(self._index.path(namespace, keys)[start:])}
+        slots, rows = [entry.slot for entry in added], [row_of[entry] for entry in added]
+        if self._device.type == "cpu":
+            self._memory.numpy()[slots] = blocks.numpy()[rows]
+        else:
+            for slot, row in zip(slots, rows, strict=True):
+                self._memory[slot].copy_(blocks[row], non_blocking=True)
         self._stats.num_evicted_blocks += num_evicted
         self._stats.num_stored_blocks += len(added)
         self._stats.num_stored_bytes += len(added) * self._memory.shape[1]
