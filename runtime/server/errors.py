@@ -48,6 +48,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(503, message, code="engine_stopped", retry_after_s=5.0)
     if isinstance(error, RequestAbortedError):
         return ApiError(499, str(error), code="request_aborted")
+    if isinstance(error, RecursionError):  # whoever walked through the body was not the one to blame
+        return ApiError(400, "the body is nested too deeply: lists and objects in each other, hundreds of times")
     if isinstance(error, InvalidRequestError | ValueError):
         return ApiError(400, str(error), param=_field_named(str(error)))
     return ApiError(500, f"request {request_id} failed inside the server; its log says why", code="internal_error")
