@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 from typing import Any
 
@@ -63,6 +64,43 @@ def test_a_bad_token_behind_a_shared_prefix_does_not_spoil_it(
     assert is_bad(outputs[0]["bad"])
     assert outputs[0]["good"].error is None
     assert outputs[0]["good"].outputs == outputs[1]["good"].outputs
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        "reference",
+        "torch",
+        pytest.param("cpu", marks=pytest.mark.compiler),
+        pytest.param(
+            "triton",
+            marks=[pytest.mark.slow, pytest.mark.skipif(NO_TRITON, reason="Triton runs on Linux only")],
+        ),
+    ],
+)
+def test_blocks_full_of_rubbish_are_as_good_as_new(
+    make_tiny_model, tmp_path_factory, load_runner, engine_over, request_of, run, kernels
+):
+    """Every slot is as bad as a failed request can leave it before anybody gets it: NaN, or as much as the C++ kernels
+    store. What a block holds behind the tokens of its owner is read by nobody."""
+    path = make_tiny_model(seed=3).save(tmp_path_factory.mktemp("rubbish") / "model")
+    outputs = []
+    for is_rubbish in (False, True):
+        loaded = load_runner(path, kernels, num_blocks=12)
+        if is_rubbish and kernels == "cpu":
+            ctypes.memset(loaded.runner._kv_data, 0x53, 12 * loaded.runner.bytes_per_block)  # 0.8 * 2**40 in bf16
+        elif is_rubbish:
+            for layer in loaded.runner.kv_cache.layers:
+                for cache in layer:
+                    cache.fill_(float("nan"))
+        engine = engine_over(loaded, max_num_batched_tokens=40)
+        for idx, length in enumerate((5, 19, 33)):
+            fields = {"prompt_logprobs": 1} if idx == 1 else {"logprobs": 1}
+            engine.add_request(request_of(str(idx), tokens(idx, length), max_tokens=6, ignore_eos=True, **fields))
+        engine.add_request(request_of("beams", tokens(7, 21), max_tokens=4, use_beam_search=True, n=2))
+        finished = run(engine)
+        outputs.append({name: (output.outputs, output.prompt_logprobs) for name, output in finished.items()})
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("order", ORDERS)
