@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
@@ -21,7 +21,8 @@ from ..radix.snapshot import CacheSnapshot
 from ..sampling_params import SamplingParams
 from ..suggestions import did_you_mean
 from .choice_prompts import ScoredChoice, tokenize_choices
-from .config import EngineConfig, checked_num_threads, default_kernels, default_model
+from .config import checked_num_threads, default_kernels, default_model
+from .device_defaults import for_device
 from .engine import Engine
 from .engine_loop import EngineLoop, EnginePulse, RequestHandle
 from .errors import InvalidRequestError
@@ -41,9 +42,6 @@ from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
 
 T = TypeVar("T")
-
-GPU_BATCHED_TOKENS = 4096
-"""Tokens in a step that keep a large GPU's matrix units busy. A CPU's are at a few hundred."""
 
 
 class LLM:
@@ -363,20 +361,6 @@ def _end(loop: EngineLoop, close_runner: Callable[[], None] | None) -> None:
     loop.shutdown(cut_short=close_runner)
     if close_runner is not None:
         close_runner()
-
-
-def for_device(config: EngineConfig, device_type: str, given: Collection[str]) -> EngineConfig:
-    """The options with what is best for a device where nobody has said.
-
-    Args:
-        given: names of the options that were said.
-    """
-    is_gpu = device_type != "cpu"
-    if config.overlap_schedule is None:
-        config = dataclasses.replace(config, overlap_schedule=is_gpu)
-    if is_gpu and "max_num_batched_tokens" not in given:
-        config = dataclasses.replace(config, max_num_batched_tokens=GPU_BATCHED_TOKENS)
-    return config
 
 
 def _one_per_prompt(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ramet.runtime.config import EngineConfig
-from ramet.runtime.llm import GPU_BATCHED_TOKENS, for_device
+from ramet.runtime.device_defaults import GPU_BATCHED_TOKENS, for_device
 
 
 def test_a_gpu_takes_larger_steps_and_overlaps() -> None:
