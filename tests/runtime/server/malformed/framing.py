@@ -15,7 +15,7 @@ class RawAttempt:
 
 
 def _post(path: str, *lines: bytes) -> bytes:
-    head = [b"POST " + path.encode() + b" HTTP/1.1", b"host: x", b"content-type: application/json", *lines]
+    head = [b"POST " + path.encode() + b" HTTP/1.1", b"host: localhost", b"content-type: application/json", *lines]
     return b"\r\n".join(head) + b"\r\n\r\n"
 
 
@@ -27,7 +27,7 @@ def framing_attempts(path: str, body: bytes, rng: random.Random) -> list[RawAtte
     close = b"connection: close"
     good = _post(path, length) + body
     last = _post(path, length, close) + body
-    go_on = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+    go_on = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
     get = go_on + b"connection: close\r\n"
     whole = {
         "nothing": b"",
@@ -40,15 +40,15 @@ def framing_attempts(path: str, body: bytes, rng: random.Random) -> list[RawAtte
         "HTTP/1.0": b"GET /health HTTP/1.0\r\n\r\n",
         "no host": b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n",
         "two hosts": get + b"host: y\r\n\r\n",
-        "a whole URL": b"GET http://elsewhere/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        "a whole URL": b"GET http://elsewhere/health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
         "CONNECT": b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\nconnection: close\r\n\r\n",
-        "asterisk": b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-        "line feeds alone": b"GET /health HTTP/1.1\nhost: x\nconnection: close\n\n",
+        "asterisk": b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+        "line feeds alone": b"GET /health HTTP/1.1\nhost: localhost\nconnection: close\n\n",
         "a header without a colon": get + b"nonsense\r\n\r\n",
         "a header with a zero": get + b"x: a\x00b\r\n\r\n",
         "a folded header": get + b"x: a\r\n b\r\n\r\n",
         "a space before the colon": get + b"x : a\r\n\r\n",
-        "an endless line": b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        "an endless line": b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
         "an endless header": get + b"x: " + b"a" * 100_000 + b"\r\n\r\n",
         "ten thousand headers": get + b"x: y\r\n" * 10_000 + b"\r\n",
         "negative length": _post(path, b"content-length: -5") + body,

@@ -25,7 +25,7 @@ class Attempt:
     story: str = ""
 
     def on_the_wire(self) -> bytes:
-        head = f"{self.method} {self.target} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n".encode("latin-1")
+        head = f"{self.method} {self.target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n".encode("latin-1")
         lines = b"".join(name.encode() + b": " + value + b"\r\n" for name, value in self.headers)
         return head + lines + b"content-length: %d\r\n\r\n" % len(self.body) + self.body
 
@@ -168,7 +168,7 @@ def _spoiled_encoding(path: str, body: Body, rng: random.Random) -> Attempt:
         "utf-32": plain.encode("utf-32-le"),
         "a mark of byte order": b"\xef\xbb\xbf" + text,
         "latin-1": plain.replace("One", "\xe9").replace("Say", "\xff").encode("latin-1", "replace"),
-        "gzip": gzip.compress(text),
+        "gzip": gzip.compress(text, mtime=0),
         "overlong": text.replace(b"e", b"\xc1\xa5"),
     }
     story = rng.choice(list(changed))

@@ -44,6 +44,9 @@ class Target:
         host, _, port = server.url.rpartition("//")[2].partition(":")
         self._address = (host, int(port))
         self._url = server.url
+        for path, body in self.good:  # what starts at the first use, such as the compiler of grammars, has its time
+            response = httpx2.post(server.url + path, json=body, timeout=30.0)
+            assert (response.status_code == 200) == (path != "/v1/embeddings"), (path, response.text)
         self._first = self.probe()
 
     def send(self, *pieces: bytes) -> Reply:

@@ -31,7 +31,7 @@ BODIES: dict[str, list[Body]] = {
         },
         {"input_ids": [[1, 2, 3], [1, 2]], "sampling_params": {"max_new_tokens": 2}, "stream": True},
     ],
-    "/tokenize": [{"prompt": "One", "add_special_tokens": False}, {"messages": _MESSAGES, "tools": [_TOOL]}],
+    "/tokenize": [{"prompt": "One", "add_special_tokens": False}, {"messages": _MESSAGES}],
     "/detokenize": [{"tokens": [1, 2, 3], "skip_special_tokens": True}],
     "/abort_request": [{"rid": "nobody", "abort_all": False}],
     "/flush_cache": [{}],
@@ -51,7 +51,8 @@ BODIES: dict[str, list[Body]] = {
             **_EXTRA,
         },
         {"prompt": [[1, 2, 3]], "max_tokens": 2, "stream": True, "stream_options": {"include_usage": True}},
-        {"prompt": "One", "max_tokens": 6, "guided_regex": "[ab]+", "structured_outputs": {"choice": ["a", "b"]}},
+        {"prompt": "One", "max_tokens": 6, "guided_regex": "[ab]+"},
+        {"prompt": "One", "max_tokens": 6, "structured_outputs": {"choice": ["a", "b"]}},
     ],
     "/v1/chat/completions": [
         {
