@@ -52,29 +52,42 @@ class Chaos:
             shared_prefix_len=self.random.randrange(len(prompt) + 1),
         )
 
+    def poison(self, engine, alive: list[str]) -> None:
+        """Let steps fail: the next one, or those of a request, for a while or for ever."""
+        if self.random.random() < 0.3 or not alive:
+            engine.runner.fail_next = RuntimeError("injected")
+            return
+        num_times = self.random.choice([1, 2, 5, 1 << 30])
+        place = self.random.choice(["prepare", "step", "end"])
+        engine.runner.fail(self.random.choice(alive), num_times, place)
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options["schedule_policy"]))
-def test_random_life_leaks_nothing(make_engine, request_of, options):
+
+def live(make_engine, request_of, options, seed: int, num_steps: int):
+    """Random requests, aborts, flushes, failing steps and logits that are not numbers. Returns the engine and how many
+    requests finished and failed."""
     engine = make_engine(eos_bias=1.5, **options)
-    chaos = Chaos(seed=7, capacity=options["num_blocks"] * options.get("block_size", 16))
+    chaos = Chaos(seed, capacity=options["num_blocks"] * options.get("block_size", 16))
     alive: set[str] = set()
     num_finished = num_failed = 0
-    for _ in range(2_000):
+    for _ in range(num_steps):
         dice = chaos.random.random()
         if dice < 0.25 and len(alive) < 25:
             request = chaos.request(request_of)
             engine.add_request(request)
             alive.add(request.request_id)
-        elif dice < 0.32 and alive:
+        elif dice < 0.31 and alive:
             engine.abort_request(chaos.random.choice(sorted(alive)))
-        elif dice < 0.33:
+        elif dice < 0.32:
             engine.reset_prefix_cache()
-        elif dice < 0.335:
-            engine.runner.fail_next = RuntimeError("injected")
+        elif dice < 0.33:
+            chaos.poison(engine, sorted(alive))
+        elif dice < 0.335 and alive:
+            engine.runner.nan_for.add(chaos.random.choice(sorted(alive)))
         for chunk in engine.step():
             if chunk.output is not None:
                 alive.remove(chunk.request_id)
-                assert "not finite" not in str(chunk.output.error), "what the device did not have yet was used"
+                is_bad = chunk.request_id in engine.runner.nan_for
+                assert is_bad or "not finite" not in str(chunk.output.error), "what was not there yet was used"
                 num_finished += chunk.output.error is None
                 num_failed += chunk.output.error is not None
         assert engine._requests.keys() == alive
@@ -84,13 +97,30 @@ def test_random_life_leaks_nothing(make_engine, request_of, options):
             if chunk.output is not None:
                 alive.remove(chunk.request_id)
     assert not alive
-    assert num_finished > 100
-    assert num_failed > 10
+    assert not engine.scheduler.suspects
     assert engine.cache.num_private_blocks == 0
     engine.cache.reset()
     assert engine.cache.num_free_blocks == engine.cache.num_blocks
+    engine.close()
+    return engine, num_finished, num_failed
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options["schedule_policy"]))
+def test_random_life_leaks_nothing(make_engine, request_of, options):
+    engine, num_finished, num_failed = live(make_engine, request_of, options, seed=7, num_steps=2_000)
+    assert num_finished > 100
+    assert num_failed > 10
+    assert engine.metrics.num_failed_steps > 5
+    assert engine.metrics.num_retried_sequences > 2
     if options["schedule_policy"] != "priority":
         assert engine.metrics.num_preemptions > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options["schedule_policy"]))
+def test_ten_thousand_steps_of_random_life_leak_nothing(make_engine, request_of, options, seed):
+    live(make_engine, request_of, options, seed=seed, num_steps=10_000)
 
 
 @pytest.fixture(scope="module")

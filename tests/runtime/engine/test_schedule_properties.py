@@ -84,6 +84,9 @@ class PlanChecker:
         self.max_waiting = max(self.max_waiting, len(new))
         batch = self._schedule()
         self._check_limits(batch)
+        if scheduler.suspects:
+            self._check_trial(batch, returning)
+            return batch
         scheduled = {part.sequence for part in batch.scheduled}
         preempted = set(batch.preempted)
         assert scheduled or not scheduler.has_work or scheduler._is_ahead, "nothing is planned although there is work"
@@ -99,6 +102,15 @@ class PlanChecker:
             ]
         )
         return batch
+
+    def _check_trial(self, batch, returning) -> None:
+        """Suspects run without the others, and nobody joins who never ran."""
+        suspects = self.engine.scheduler.suspects
+        self.num_preemptions += len(batch.preempted)
+        assert batch.scheduled or not self.engine.scheduler.has_work, "nothing is tried although there is work"
+        assert len({part.sequence.request.request_id in suspects.request_ids for part in batch.scheduled}) <= 1
+        assert all(suspects.may_run(part.sequence) for part in batch.scheduled)
+        assert set(batch.admitted) <= returning | set(batch.preempted)
 
     def _check_limits(self, batch) -> None:
         config = self.engine.config
@@ -423,6 +435,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, idx):
         for request_id in self.alive[idx : idx + 1]:
             self.engine.abort_request(request_id)
+
+    @rule(
+        idx=st.integers(0, 7),
+        num_times=st.sampled_from([1, 2, 1 << 30]),
+        place=st.sampled_from(["prepare", "step", "end"]),
+    )
+    def fail(self, idx, num_times, place):
+        for request_id in self.alive[idx : idx + 1]:
+            self.engine.runner.fail(request_id, num_times, place)
 
     @rule(run_id=st.sampled_from("abc"), branch=st.sampled_from(BRANCHES), steps=st.sampled_from([None, 0, 1, 9]))
     def expect(self, run_id, branch, steps):
