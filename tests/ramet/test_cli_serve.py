@@ -143,7 +143,7 @@ def test_after_ctrl_c_a_second_signal_does_not_wait() -> None:
     with serving("--drain-timeout", "600") as (process, url, _):
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as slow:  # a drain waits for the rest of its body
-            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
             assert httpx2.get(f"{url}/health").status_code == 200
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)

@@ -112,7 +112,7 @@ def test_a_client_that_never_reads_does_not_keep_it_from_ending(serve_plain: Ser
     server = serve_plain(drain_timeout_s=0.5)
     host, port = server.url.removeprefix("http://").split(":")
     body = b'{"max_tokens": 4000, "stream": true}'
-    head = f"POST /plain HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection((host, int(port))) as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         silent.sendall(head.encode() + body)
