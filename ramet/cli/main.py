@@ -69,6 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: by argparse, for --help, --version and a command line it cannot read.
     """
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        sys.stderr.write(INTERRUPTED_LINE)
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None) -> int:
     _make_output_safe()
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -77,9 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     try:
         return COMMANDS[args.command].execute(args)
-    except KeyboardInterrupt:
-        sys.stderr.write(INTERRUPTED_LINE)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone; the interpreter must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

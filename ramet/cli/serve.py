@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    config = server_config(args)
+    with exit_on_interrupt():  # but while the server runs, which has handlers of its own
+        return _serve(args, server_config(args))
+
+
+def _serve(args: argparse.Namespace, config: ServerConfig) -> int:
     try:
         from ..runtime.server.listener import bound_socket, url_of
         from ..runtime.server.run import serve, shut_down_within
@@ -125,14 +129,15 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-connections", type=int, metavar="N", help="more get 503 (default: 4096)")
     group.add_argument("--max-n", type=int, metavar="N", help="samples of one request (default: 128)")
     group.add_argument("--max-prompts", type=int, metavar="N", help="prompts of one request (default: 2048)")
-    for part, default in (("body", "16M"), ("header", "32K")):
-        group.add_argument(
-            f"--max-{part}-size",
-            dest=f"max_{part}_bytes",
-            type=byte_count,
-            metavar="SIZE",
-            help=f"of one request's {part} (default: {default})",
-        )
+    sizes = {
+        "body": "of one request's body (default: 16M)",
+        "header": "of one request's headers (default: 32K)",
+        "total-body": "of all requests' bodies together; more get 429 (default: 64M)",
+        "stored-response": "of the responses kept for each API key; 0 keeps none (default: 32M)",
+    }
+    for name, text in sizes.items():
+        dest = f"max_{name.replace('-', '_')}_bytes"
+        group.add_argument(f"--max-{name}-size", dest=dest, type=byte_count, metavar="SIZE", help=text)
     seconds = {
         "request": "a request may take; 0 for as long as it likes (default: 600)",
         "header": "a client may take to send its headers (default: 30)",
@@ -148,16 +153,15 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 def _load(args: argparse.Namespace) -> LLM:
     if args.served_model is not None and args.model is not None and args.served_model != args.model:
         raise CommandError(f"two models are named, {args.served_model!r} and {args.model!r}: leave one out")
-    with exit_on_interrupt():
-        from ..runtime.llm import LLM
+    from ..runtime.llm import LLM
 
-        return LLM(
-            args.served_model or args.model,
-            device=args.device,
-            kernels=args.kernels,
-            num_threads=args.threads,
-            **engine_options(args),
-        )
+    return LLM(
+        args.served_model or args.model,
+        device=args.device,
+        kernels=args.kernels,
+        num_threads=args.threads,
+        **engine_options(args),
+    )
 
 
 def _announce(llm: LLM, config: ServerConfig, url: str) -> None:

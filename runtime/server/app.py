@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.util import find_spec
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from ..errors import InvalidConfigError
 from .answer_log import AnswerLog
 from .anthropic.messages import router as messages_router
+from .bodies import BodyRefusedError
 from .border import Border, error_response
 from .document import Document
 from .errors import ApiError
@@ -58,14 +57,7 @@ _GRPC_GRACE_SECONDS = 1.0
 
 
 def build_app(service: EngineService) -> FastAPI:
-    """The application over an engine. It takes the loop it is started on for its own.
-
-    Raises:
-        InvalidConfigError: gRPC is wanted, and its packages are not there.
-    """
-    if service.config.grpc_port is not None and find_spec("grpc") is None:
-        raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
-
+    """The application over an engine. It takes the loop it is started on for its own."""
     live = LiveCollector(service)
 
     @asynccontextmanager
@@ -78,8 +70,10 @@ def build_app(service: EngineService) -> FastAPI:
                 grpc_server = await start_grpc(service)
                 stack.push_async_callback(grpc_server.stop, _GRPC_GRACE_SECONDS)
                 service.grpc_port = grpc_server.port
-            yield
-            await live.close()
+            try:
+                yield
+            finally:
+                await live.close()
         service.close()
 
     app = FastAPI(
@@ -145,8 +139,10 @@ def _path(loc: Sequence[int | str], kind: str, body: object) -> Iterator[int | s
 
 
 async def _on_http_error(http: Request, error: Exception) -> Response:
-    """There is no such route, or not by this method."""
+    """There is no such route, or not by this method; or the body is not taken."""
     assert isinstance(error, HTTPException)
+    if isinstance(error, BodyRefusedError):
+        return error_response(http.url.path, error.failure, http.state.request_id)
     what = {404: f"there is no {http.url.path} here", 405: f"{http.url.path} is not used with {http.method}"}
     message = what.get(error.status_code, str(error.detail))
     return error_response(http.url.path, ApiError(error.status_code, message), http.state.request_id)

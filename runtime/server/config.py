@@ -22,6 +22,8 @@ class ServerConfig:
         served_model_names: what clients may call the model; the first is what it answers by. () is the name that it
             was loaded by.
         max_body_bytes, max_header_bytes: of one HTTP request; larger ones get 413 and 431.
+        max_total_body_bytes: of all HTTP requests that are not answered yet; more get 429. What is made of a body takes
+            many times its size, so this bounds the server's memory.
         max_n: samples of one request, `n` and `best_of` alike.
         max_prompts: prompts of one request.
         max_waiting_sequences: samples that may wait beyond those the engine runs at once; more get 429.
@@ -47,6 +49,7 @@ class ServerConfig:
     served_model_names: tuple[str, ...] = ()
     max_body_bytes: int = 16 * MIB
     max_header_bytes: int = 32 << 10
+    max_total_body_bytes: int = 64 * MIB
     max_n: int = 128
     max_prompts: int = 2048
     max_waiting_sequences: int = 512
@@ -73,7 +76,9 @@ class ServerConfig:
             values = getattr(self, name)
             if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):
                 raise InvalidConfigError(f"{name} must be a tuple of non-empty texts")
-        for name in ("max_body_bytes", "max_header_bytes", "max_n", "max_prompts", "max_connections"):
+        for name in (
+            *("max_body_bytes", "max_header_bytes", "max_total_body_bytes", "max_n", "max_prompts", "max_connections"),
+        ):
             _check_count(name, getattr(self, name), 1)
         for name in ("max_waiting_sequences", "max_stored_response_bytes"):
             _check_count(name, getattr(self, name), 0)

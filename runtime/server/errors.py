@@ -39,6 +39,11 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
+def shutting_down() -> ApiError:
+    """The answer to what comes, or is not done, when the server ends."""
+    return ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5.0)
+
+
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
     """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside."""
     if isinstance(error, ApiError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ..llm import LLM
 from .config import ServerConfig
 from .lifecycle import DrainingServer, stop_on_signals
+from .memory import settle
 from .service import EngineService
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ def serve(llm: LLM, config: ServerConfig, listening: socket.socket, on_ready: Ca
         How many requests were cut off.
     """
     _allow_open_files(config.max_connections + _FILES_BESIDE_CONNECTIONS)
+    settle()
     server = DrainingServer(EngineService(llm, config), on_ready)
     with stop_on_signals(server):
         server.run(sockets=[listening])

@@ -20,7 +20,7 @@ from ramet.cli import main as cli
 from ramet.cli.serve import server_config
 from ramet.runtime.server.config import ServerConfig
 
-RAMET = [sys.executable, "-c", "import sys; from ramet.cli.main import main; sys.exit(main())"]
+RAMET = [sys.executable, "-m", "ramet"]
 
 
 def parsed(*arguments: str) -> ServerConfig:
@@ -41,6 +41,8 @@ def test_every_option_of_the_server_has_a_flag() -> None:
         "served_model_names": ("--served-model-name", "x", "y"),
         "max_body_bytes": ("--max-body-size", "1M"),
         "max_header_bytes": ("--max-header-size", "2K"),
+        "max_total_body_bytes": ("--max-total-body-size", "3M"),
+        "max_stored_response_bytes": ("--max-stored-response-size", "4M"),
         "max_n": ("--max-n", "2"),
         "max_prompts": ("--max-prompts", "3"),
         "max_waiting_sequences": ("--max-waiting-sequences", "0"),
@@ -93,6 +95,16 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert error.count("\n") == 1
 
 
+def test_a_port_in_use_of_grpc_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("grpc", reason="gRPC is an extra")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert cli.main(["serve", "--port", "0", "--grpc-port", str(taken.getsockname()[1])]) == 2
+    error = capsys.readouterr().err
+    assert "grpc_port=" in error
+    assert "in use" in error
+    assert error.count("\n") == 1
+
+
 def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in [name for name in sys.modules if name.startswith("ramet.runtime.server.")]:
         if not name.endswith(".config"):
@@ -141,14 +153,16 @@ def test_it_serves_until_sigterm_and_ends_with_0() -> None:
 @pytest.mark.model
 def test_after_ctrl_c_a_second_signal_does_not_wait() -> None:
     with serving("--drain-timeout", "600") as (process, url, _):
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as slow:  # a drain waits for the rest of its body
-            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
-            assert httpx2.get(f"{url}/health").status_code == 200
+        body = {"prompt": "Once", "max_tokens": 8000, "stream": True, "ignore_eos": True}
+        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            assert next(lines)
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+            assert "shutting down" in "".join(lines)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert "1 requests were cut off" in errors
     assert "Traceback" not in errors
 
 

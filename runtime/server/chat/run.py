@@ -12,7 +12,8 @@ from typing import Self
 from ...outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput, TokenLogprobs
 from ...request import Request
 from ..errors import ApiError, as_api_error
-from ..service import EngineService, LiveRequests
+from ..live_requests import LiveRequests
+from ..service import EngineService
 from ..tenant import Tenant
 from .ask import (
     ChatAsk,

@@ -14,7 +14,8 @@ from ...outputs import RequestOutput
 from ...request import Request
 from ...sglang_format import answers
 from ..errors import ApiError, as_api_error
-from ..service import EngineService, LiveRequests
+from ..live_requests import LiveRequests
+from ..service import EngineService
 from ..tenant import Tenant
 
 MAX_RID_CHARS = 256

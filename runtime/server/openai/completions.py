@@ -13,7 +13,8 @@ from ...outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutpu
 from ...request import Request
 from ...tokenizer import Tokenizer
 from ..dependencies import Caller, RequestId, Service
-from ..service import EngineService, LiveRequests
+from ..live_requests import LiveRequests
+from ..service import EngineService
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
 from ..tenant import Tenant
 from .answers import Heading, counts, end_of_error, extension, json_response, usage_body

@@ -28,8 +28,10 @@ def address(server: BackgroundServer) -> tuple[str, int]:
 
 def sent(max_tokens: int, prompt: str = "Once upon a time", *, is_streamed: bool = True) -> bytes:
     body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "stream": is_streamed}).encode()
-    head = f"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = (
+        f"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    )
+    return f"{head}\r\n".encode() + body
 
 
 async def drop(server: BackgroundServer, random_source: random.Random, is_reset: bool) -> int:
