@@ -33,6 +33,7 @@ from .openai.models import router as models_router
 from .openai.refused import router as refused_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
+from .profile import Profile
 from .service import EngineService
 from .web.routes import router as web_router
 
@@ -67,6 +68,7 @@ def build_app(service: EngineService) -> FastAPI:
         raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
 
     live = LiveCollector(service)
+    profile = Profile(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -80,6 +82,7 @@ def build_app(service: EngineService) -> FastAPI:
                 service.grpc_port = grpc_server.port
             yield
             await live.close()
+            profile.close()
         service.close()
 
     app = FastAPI(
@@ -95,6 +98,7 @@ def build_app(service: EngineService) -> FastAPI:
     service.finished.append(metrics.note_output)
     app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
     app.state.live = live
+    app.state.profile = profile
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = Document(app)  # type: ignore[method-assign]
