@@ -32,6 +32,7 @@ from .openai.models import router as models_router
 from .openai.refused import router as refused_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
+from .profile import Profile
 from .service import EngineService
 from .web.routes import router as web_router
 
@@ -59,6 +60,7 @@ _GRPC_GRACE_SECONDS = 1.0
 def build_app(service: EngineService) -> FastAPI:
     """The application over an engine. It takes the loop it is started on for its own."""
     live = LiveCollector(service)
+    profile = Profile(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -74,6 +76,7 @@ def build_app(service: EngineService) -> FastAPI:
                 yield
             finally:
                 await live.close()
+                profile.close()
         service.close()
 
     app = FastAPI(
@@ -89,6 +92,7 @@ def build_app(service: EngineService) -> FastAPI:
     service.finished.append(metrics.note_output)
     app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
     app.state.live = live
+    app.state.profile = profile
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = Document(app)  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -29,11 +29,12 @@ from .config import ServerConfig
 from .errors import ApiError, shutting_down
 from .live_names import LiveNames, NamedRequests
 from .live_requests import LiveRequests, timed_out
-from .profile import Profile
 
 T = TypeVar("T")
 Finished = Callable[[RequestOutput], None]
 _NUM_WORKERS = 4
+_WATCH_SECONDS = 0.1
+"""How often it is looked after an engine that somebody waits for."""
 
 
 class ChunkBridge:
@@ -65,7 +66,6 @@ class EngineService:
         llm: the model and its engine.
         admission: who may come in, and how many are.
         finished: called on the loop with every output, in good and in bad; for metrics.
-        profile: the one that is being written, if there is one.
         grpc_port: where gRPC listens, once it does.
     """
 
@@ -75,7 +75,6 @@ class EngineService:
         self.served_model_names = config.served_model_names or (llm.model_name,)
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []
-        self.profile: Profile | None = None
         self.grpc_port: int | None = None
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
         self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
@@ -94,7 +93,8 @@ class EngineService:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run something that takes its time, such as tokenising, on a worker.
+        """Run something that takes its time, such as tokenising, on a worker. It must not wait for the engine, whose
+        step may hang, and the workers with it: that is what `ask_while_well` is for.
 
         Raises:
             ApiError: 504, it took too long, or 503, the server ends; what it comes to then is dropped.
@@ -114,7 +114,7 @@ class EngineService:
 
     def ask(self, question: Callable[[Engine], T]) -> asyncio.Future[T]:
         """On the loop: have the engine answer between two steps. The future stays open as long as a step hangs, and for
-        ever if the engine has stopped; it has what `question` raises."""
+        ever if the engine has stopped; it has what `question` raises. One that is cancelled is not asked any more."""
         bridge = self._bridge
         assert bridge is not None, "start() comes first"
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -128,6 +128,8 @@ class EngineService:
                 answer.set_result(cast(T, value))
 
         def put(engine: Engine) -> None:
+            if answer.cancelled():
+                return
             value: T | None = None
             failure: Exception | None = None
             try:
@@ -138,6 +140,29 @@ class EngineService:
 
         self.llm.tell(put)
         return answer
+
+    async def ask_while_well(self, question: Callable[[Engine], T]) -> T:
+        """What the engine answers between two steps. It may be asked even if this raises.
+
+        Raises:
+            ApiError: 503, the engine is not well, or has ceased to be so.
+        """
+        self._check_engine()
+        return await self.while_well(self.ask(question))
+
+    async def while_well(self, awaited: Awaitable[T]) -> T:
+        """Wait for something of the engine's, which is cancelled where this raises.
+
+        Raises:
+            ApiError: 503, the engine has ceased to be well.
+        """
+        waiting = asyncio.ensure_future(awaited)
+        try:
+            while not (await asyncio.wait((waiting,), timeout=_WATCH_SECONDS))[0]:
+                self._check_engine()
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
     async def submit(
         self,

@@ -147,7 +147,7 @@ class _Sample:
         self._logprobs += (chunk.logprobs or ())[:num_text_tokens]
         for piece in self._pieces(chunk.text, is_end):
             yield self._event(piece)
-        if self._logprobs:
+        if self._token_ids:
             yield self._event(Content(""))
         if chunk.finish_reason is not None:
             finish = self._finish(chunk)

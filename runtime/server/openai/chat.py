@@ -114,7 +114,9 @@ class ChatStream:
             async for happened in run.events():
                 match happened:
                     case TextDelta():
-                        yield self._text(happened)
+                        self._num_tokens[happened.index] += len(happened.token_ids)
+                        if happened.text or happened.logprobs or self._body.return_token_ids:
+                            yield self._text(happened)
                     case ToolCallBegin():
                         function = {"name": happened.name, "arguments": ""}
                         call = {"id": happened.call_id, "type": "function", "function": function}
@@ -131,7 +133,6 @@ class ChatStream:
             yield DONE
 
     def _text(self, delta: TextDelta) -> bytes:
-        self._num_tokens[delta.index] += len(delta.token_ids)
         more: dict[str, Any] = {}
         if delta.logprobs:
             more["logprobs"] = _logprobs(self._tokenizer, delta.token_ids, delta.logprobs, self._body)

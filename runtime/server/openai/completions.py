@@ -113,7 +113,8 @@ class ChoiceWriter:
     ) -> dict[str, Any]:
         assert sample.finish_reason is not None
         text = "" if self._ask.is_prompt_only else sample.text
-        token_ids = {"prompt_token_ids": output.prompt_token_ids, "token_ids": sample.token_ids}
+        own_ids = [] if self._ask.is_prompt_only else sample.token_ids
+        token_ids = {"prompt_token_ids": output.prompt_token_ids, "token_ids": own_ids}
         return {
             "index": self.index(prompt_idx, sample_idx),
             "text": self.prompt_text(output) + text if self._ask.has_echo else text,
@@ -186,6 +187,8 @@ class CompletionStream:
     def _pieces(self, prompt_idx: int, chunk: OutputChunk) -> list[bytes]:
         if self._ask.is_prompt_only:
             ending = self._writer.ending(FinishReason.LENGTH, None, None)
+            if self._body.return_token_ids:
+                ending["token_ids"] = []
             indices = [self._writer.index(prompt_idx, sample_idx) for sample_idx in range(self._ask.num_choices)]
             return [self._chunk(index, "", **ending) for index in indices]
         index = self._writer.index(prompt_idx, chunk.index)
