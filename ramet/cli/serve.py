@@ -105,8 +105,9 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
         dest="api_keys",
         action="append",
         metavar="KEY",
-        help="ask for it; KEY or NAME=KEY, may be given several times: each key has a cache of its own (default: the "
-        "environment variable RAMET_API_KEY, which `ps` does not show)",
+        help="ask for it; KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), may be given "
+        "several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which `ps` "
+        "does not show; it has commas between keys, so they can have none inside)",
     )
     group.add_argument(
         "--admin-api-key",
@@ -125,14 +126,14 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-connections", type=int, metavar="N", help="more get 503 (default: 4096)")
     group.add_argument("--max-n", type=int, metavar="N", help="samples of one request (default: 128)")
     group.add_argument("--max-prompts", type=int, metavar="N", help="prompts of one request (default: 2048)")
-    for part, default in (("body", "16M"), ("header", "32K")):
-        group.add_argument(
-            f"--max-{part}-size",
-            dest=f"max_{part}_bytes",
-            type=byte_count,
-            metavar="SIZE",
-            help=f"of one request's {part} (default: {default})",
-        )
+    sizes = {
+        "body": "of one request's body (default: 8M)",
+        "header": "of one request's headers (default: 32K)",
+        "stored-response": "of the responses that are kept for each API key (default: 32M)",
+    }
+    for part, text in sizes.items():
+        dest = f"max_{part.replace('-', '_')}_bytes"
+        group.add_argument(f"--max-{part}-size", dest=dest, type=byte_count, metavar="SIZE", help=text)
     seconds = {
         "request": "a request may take; 0 for as long as it likes (default: 600)",
         "header": "a client may take to send its headers (default: 30)",
