@@ -109,8 +109,9 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
         dest="api_keys",
         action="append",
         metavar="KEY",
-        help="ask for it; KEY or NAME=KEY, may be given several times: each key has a cache of its own (default: the "
-        "environment variable RAMET_API_KEY, which `ps` does not show)",
+        help="ask for it; KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), may be given "
+        "several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which `ps` "
+        "does not show; it has commas between keys, so they can have none inside)",
     )
     group.add_argument(
         "--admin-api-key",
@@ -130,7 +131,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-n", type=int, metavar="N", help="samples of one request (default: 128)")
     group.add_argument("--max-prompts", type=int, metavar="N", help="prompts of one request (default: 2048)")
     sizes = {
-        "body": "of one request's body (default: 16M)",
+        "body": "of one request's body (default: 8M)",
         "header": "of one request's headers (default: 32K)",
         "total-body": "of all requests' bodies together; more get 429 (default: 64M)",
         "stored-response": "of the responses kept for each API key; 0 keeps none (default: 32M)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import InvalidConfigError
+from .api_keys import named_keys
 
 MIB = 1 << 20
 
@@ -16,12 +17,14 @@ class ServerConfig:
     Attributes:
         host: address to listen on. Only this machine reaches the default.
         port: 0 takes a free one.
-        api_keys: who may use it, as "KEY" or "NAME=KEY"; each key has a cache of its own. () lets everybody in.
+        api_keys: who may use it, as "KEY" or "NAME=KEY"; each key has a cache of its own. () lets everybody in. Of
+            "NAME=KEY" the name is an identifier and the key has 8 characters or more; "=" at the end is part of a key.
         admin_api_keys: keys that may also flush the cache, read metrics and watch the engine. () gives that right to
             the only one of `api_keys`, or to everybody if there are none; of several keys none has it.
         served_model_names: what clients may call the model; the first is what it answers by. () is the name that it
             was loaded by.
-        max_body_bytes, max_header_bytes: of one HTTP request; larger ones get 413 and 431.
+        max_body_bytes, max_header_bytes: of one HTTP request; larger ones get 413 and 431. Nothing else runs while a
+            body is read as JSON: 8 MiB of token ids take a quarter of a second.
         max_total_body_bytes: of all HTTP requests that are not answered yet; more get 429. What is made of a body takes
             many times its size, so this bounds the server's memory.
         max_n: samples of one request, `n` and `best_of` alike.
@@ -47,7 +50,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     admin_api_keys: tuple[str, ...] = ()
     served_model_names: tuple[str, ...] = ()
-    max_body_bytes: int = 16 * MIB
+    max_body_bytes: int = 8 * MIB
     max_header_bytes: int = 32 << 10
     max_total_body_bytes: int = 64 * MIB
     max_n: int = 128
@@ -80,6 +83,7 @@ class ServerConfig:
             *("max_body_bytes", "max_header_bytes", "max_total_body_bytes", "max_n", "max_prompts", "max_connections"),
         ):
             _check_count(name, getattr(self, name), 1)
+        named_keys(self.api_keys, self.admin_api_keys)  # raises
         for name in ("max_waiting_sequences", "max_stored_response_bytes"):
             _check_count(name, getattr(self, name), 0)
         for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s", "step_timeout_s"):

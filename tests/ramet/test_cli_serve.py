@@ -36,7 +36,7 @@ def test_every_option_of_the_server_has_a_flag() -> None:
     arguments: dict[str, tuple[str, ...]] = {
         "host": ("--host", "::1"),
         "port": ("--port", "1"),
-        "api_keys": ("--api-key", "a", "--api-key", "bob=b"),
+        "api_keys": ("--api-key", "a", "--api-key", "bob=b-secret"),
         "admin_api_keys": ("--admin-api-key", "c"),
         "served_model_names": ("--served-model-name", "x", "y"),
         "max_body_bytes": ("--max-body-size", "1M"),
@@ -46,6 +46,7 @@ def test_every_option_of_the_server_has_a_flag() -> None:
         "max_n": ("--max-n", "2"),
         "max_prompts": ("--max-prompts", "3"),
         "max_waiting_sequences": ("--max-waiting-sequences", "0"),
+        "max_stored_response_bytes": ("--max-stored-response-size", "1M"),
         "max_connections": ("--max-connections", "5"),
         "request_timeout_s": ("--request-timeout", "0"),
         "header_timeout_s": ("--header-timeout", "7"),
@@ -62,12 +63,12 @@ def test_every_option_of_the_server_has_a_flag() -> None:
     config = parsed(*(part for parts in arguments.values() for part in parts))
     unchanged = {name for name in arguments if getattr(config, name) == getattr(ServerConfig(), name)}
     assert unchanged == set()
-    assert (config.api_keys, config.max_body_bytes, config.request_timeout_s) == (("a", "bob=b"), 1 << 20, None)
+    assert (config.api_keys, config.max_body_bytes, config.request_timeout_s) == (("a", "bob=b-secret"), 1 << 20, None)
 
 
 def test_keys_come_from_the_environment_unless_some_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAMET_API_KEY", "one, bob=two")
-    assert parsed().api_keys == ("one", "bob=two")
+    monkeypatch.setenv("RAMET_API_KEY", "one, bob=two-secret")
+    assert parsed().api_keys == ("one", "bob=two-secret")
     assert parsed("--api-key", "three").api_keys == ("three",)
 
 
@@ -75,6 +76,7 @@ def test_keys_come_from_the_environment_unless_some_are_given(monkeypatch: pytes
     ("arguments", "message"),
     [
         (["--port", "70000"], "port=70000 must be a port from 0 to 65535"),
+        (["--api-key", "hunter=2"], "key-1 has 1 characters after its first"),
         (["--drain-timeout", "-1"], "drain_timeout_s=-1.0 must be"),
         (["--step-timeout", "nan"], "step_timeout_s=nan must be"),
         (["a.gguf", "--model", "b.gguf"], "two models are named, 'a.gguf' and 'b.gguf'"),
@@ -135,8 +137,8 @@ def serving(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Po
 
 @pytest.mark.model
 def test_it_serves_until_sigterm_and_ends_with_0() -> None:
-    with serving("--log-requests", RAMET_API_KEY="alice=secret") as (process, url, said):
-        headers = {"authorization": "Bearer secret"}
+    with serving("--log-requests", RAMET_API_KEY="alice=secret-key") as (process, url, said):
+        headers = {"authorization": "Bearer secret-key"}
         assert httpx2.get(f"{url}/ready").status_code == 200
         assert httpx2.get(f"{url}/v1/models").status_code == 401
         assert httpx2.get(f"{url}/v1/models?prompt=private", headers=headers).status_code == 200

@@ -23,11 +23,11 @@ def test_an_unknown_path_is_a_json_error(http: httpx2.Client) -> None:
 
 
 def test_keys_are_asked_for_and_admin_paths_need_an_admin(serve: Serve) -> None:
-    server = serve(api_keys=("alice=one", "bob=two"), admin_api_keys=("boss",))
+    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"), admin_api_keys=("boss",))
     with httpx2.Client(base_url=server.url) as client:
         assert client.get("/health").status_code == 200
         assert client.get("/v1/models").status_code == 401
-        for headers in ({"authorization": "bearer one"}, {"x-api-key": "two"}):
+        for headers in ({"authorization": "bearer alice-key"}, {"x-api-key": "bobs-key"}):
             assert client.get("/v1/models", headers=headers).status_code == 200
             assert client.get("/metrics", headers=headers).status_code == 403
         assert client.get("/metrics", headers={"x-api-key": "boss"}).status_code != 403

@@ -173,7 +173,7 @@ def test_what_is_wrong_is_an_invalid_argument(
 
 
 def test_keys_are_asked_for_and_keep_caches_apart(serve: Serve) -> None:
-    server = serve(grpc_port=0, api_keys=("alice=one", "bob=two"))
+    server = serve(grpc_port=0, api_keys=("alice=alice-key", "bob=bobs-key"))
     text = "Once upon a time there was a cache that nobody could look into. " * 3
     with client_of(server) as nobody, client_of(server, x_api_key="wrong") as wrong:
         for stranger in (nobody, wrong):
@@ -181,7 +181,7 @@ def test_keys_are_asked_for_and_keep_caches_apart(serve: Serve) -> None:
             assert _status(lambda stream=stranger.stream: list(stream(text=text))) == grpc.StatusCode.UNAUTHENTICATED
             assert _status(partial(stranger.abort, abort_all=True)) == grpc.StatusCode.UNAUTHENTICATED
         assert nobody.call("Health", pb.HealthRequest(), pb.HealthResponse).is_ready
-    with client_of(server, authorization="Bearer one") as alice, client_of(server, x_api_key="two") as bob:
+    with client_of(server, authorization="Bearer alice-key") as alice, client_of(server, x_api_key="bobs-key") as bob:
         alice.generate(text=text)
         assert alice.generate(text=text).usage.cached_tokens > 0
         assert bob.generate(text=text).usage.cached_tokens == 0

@@ -111,8 +111,8 @@ def test_the_model_and_the_server_say_who_they_are(serve: Serve) -> None:
 
 
 def test_what_concerns_everybody_is_for_admins(serve: Serve) -> None:
-    server = serve(api_keys=("alice=one", "bob=two"), admin_api_keys=("boss",))
-    with httpx2.Client(base_url=server.url, headers={"x-api-key": "one"}) as http:
+    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"), admin_api_keys=("boss",))
+    with httpx2.Client(base_url=server.url, headers={"x-api-key": "alice-key"}) as http:
         for path in ("/flush_cache", "/start_profile", "/stop_profile"):
             assert http.post(path).status_code == 403
             assert http.get(path).status_code == 403
