@@ -33,9 +33,15 @@ def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk) -> ChatPrompt:
 
     Raises:
         ApiError: there is nothing to go on with, or the template calls tools in a way that is not known.
-        ChatTemplateError: the messages do not fit the template.
+        ChatTemplateError: the messages do not fit the template, or it takes too long.
     """
     template = _template(tokenizer, ask)
+    with template.within_budget():
+        segments, tool_format = _segments(template, ask)
+    return ChatPrompt(tuple(tokenizer.encode_segments(segments)), tool_format)
+
+
+def _segments(template: ChatTemplate, ask: ChatAsk) -> tuple[list[TextSegment], ToolFormat]:
     messages = [_known_role(message, template) for message in ask.messages]
     if not messages:
         raise ApiError(400, "messages is empty: give at least one", param="messages")
@@ -52,7 +58,7 @@ def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk) -> ChatPrompt:
     segments = template.segments(messages, tools=list(ask.tools) if ask.tools and template.knows_tools else None)
     if continued:
         segments = [*segments, TextSegment(continued, is_template=False)]
-    return ChatPrompt(tuple(tokenizer.encode_segments(segments)), tool_format)
+    return segments, tool_format
 
 
 def _template(tokenizer: Tokenizer, ask: ChatAsk) -> ChatTemplate:

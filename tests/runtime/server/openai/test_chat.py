@@ -237,6 +237,15 @@ def test_templates_of_requests_only_where_they_are_allowed(http: httpx2.Client, 
         assert "special token" in post(open_http, **hostile).json()["error"]["message"]
         broken = {**fields, "chat_template": "{{ messages.__class__ }}{% for x in range(10**9) %}x{% endfor %}"}
         assert post(open_http, **broken).status_code == 400
+        endless = {
+            **fields,
+            "chat_template": "{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}",
+        }
+        assert "the template takes more than" in post(open_http, **endless).json()["error"]["message"]
+        named = {**fields, "chat_template_kwargs": {"self": 7}}
+        refused = post(open_http, **named)
+        assert refused.status_code == 400
+        assert "'self' cannot be a variable" in refused.json()["error"]["message"]
 
 
 # Constraints
