@@ -110,8 +110,8 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
         action="append",
         metavar="KEY",
         help="ask for it; KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), may be "
-        "given several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which `ps` "
-        "does not show; it has commas between keys, so they can have none inside)",
+        "given several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which "
+        "`ps` does not show; it has commas between keys, so they can have none inside)",
     )
     group.add_argument(
         "--admin-api-key",
