@@ -32,6 +32,11 @@ REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
 """Where OpenAI's clients look for it, and where Anthropic's do."""
 
 
+def is_public(path: str) -> bool:
+    """Whether it is open without a key."""
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES)
+
+
 def error_response(path: str, error: ApiError, request_id: str) -> Response:
     headers = {"x-request-id": request_id}
     if error.retry_after_s is not None:
@@ -44,10 +49,10 @@ def error_response(path: str, error: ApiError, request_id: str) -> Response:
 class Border:
     """Wraps the application. Sets `scope["state"]["request_id"]` and `["tenant"]`."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, tenants: Tenants) -> None:
         self._app = app
         self._config = config
-        self._tenants = Tenants(config)
+        self._tenants = tenants
         self._hosts = HostCheck(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +95,7 @@ class Border:
 
     def _tenant(self, scope: Scope) -> object:
         path = scope["path"]
-        if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES) or scope["method"] == "OPTIONS":
+        if is_public(path) or scope["method"] == "OPTIONS":
             return None
         tenant = self._tenants.find(given_keys(scope["headers"]))
         if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from types import TracebackType
@@ -29,14 +30,22 @@ def bound_socket(config: ServerConfig) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InvalidConfigError(f"{where} cannot be listened on ({error}); choose another address") from error
+        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); {_advice(error)}") from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); choose another port") from error
+        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); {_advice(error)}") from error
     return bound
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "choose an address of this machine for the host"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "choose a port above 1023: those below are the system's"
+    return "choose another port" if error.errno == errno.EADDRINUSE else "choose another address"
 
 
 def url_of(listening: socket.socket) -> str:
