@@ -46,14 +46,17 @@ def _serve(args: argparse.Namespace, config: ServerConfig) -> int:
     try:
         from ..runtime.server.listener import bound_socket, url_of
         from ..runtime.server.run import serve, shut_down_within
+        from ..runtime.server.tenant import Tenants
     except ModuleNotFoundError as error:
         raise CommandError(
             f"the server needs packages that are not installed (no {error.name}): pip install 'ramet[server]'"
         ) from None
     _set_up_logging(args)
+    tenants = Tenants(config)  # before a model is loaded: it may refuse what was given
     with bound_socket(config) as listening:
         llm = _load(args)
-        num_cut_off = serve(llm, config, listening, lambda: _announce(llm, config, url_of(listening)))
+        url = url_of(listening)
+        num_cut_off = serve(llm, config, tenants, listening, lambda grpc_port: _announce(llm, config, url, grpc_port))
     status = EXIT_CUT_OFF if num_cut_off else 0
     if not shut_down_within(llm, _SHUTDOWN_SECONDS):
         _leave_at_once(status)
@@ -74,8 +77,6 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
     }
-    if args.request_timeout_s == 0:
-        options["request_timeout_s"] = None
     options.setdefault("api_keys", api_keys_from_env())
     return ServerConfig(**options)
 
@@ -165,7 +166,7 @@ def _load(args: argparse.Namespace) -> LLM:
     )
 
 
-def _announce(llm: LLM, config: ServerConfig, url: str) -> None:
+def _announce(llm: LLM, config: ServerConfig, url: str, grpc_port: int | None) -> None:
     keys = len(config.api_keys) + len(config.admin_api_keys)
     snapshot = llm.cache_snapshot()
     cache = snapshot.num_blocks * snapshot.block_size
@@ -175,6 +176,12 @@ def _announce(llm: LLM, config: ServerConfig, url: str) -> None:
         f"  {keys} API key{'s' if keys > 1 else ''} known" if keys else "  no API key needed",
         f"  page {url}/   endpoints {url}/docs   OpenAI clients: base_url={url}/v1",
     ]
+    if grpc_port is not None:
+        lines.append(f"  gRPC at {_in_url(config.host)}:{grpc_port}")
+    if llm.config.prefix_cache_dir is not None:
+        disk = llm.metrics().tiers.get("disk")
+        found = disk.num_held_blocks * snapshot.block_size if disk is not None else 0
+        lines.append(f"  prefixes are kept in {llm.config.prefix_cache_dir}, where {found:,} tokens were found")
     print("\n".join(lines), flush=True)
     if not keys and not _is_loopback(config.host):
         print(
@@ -182,6 +189,10 @@ def _announce(llm: LLM, config: ServerConfig, url: str) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_loopback(host: str) -> bool:

@@ -114,7 +114,10 @@ class GrammarCompiler:
 
     def _backend(self, name: str) -> GrammarBackend:
         if name not in GRAMMAR_BACKENDS:
-            raise GrammarError(f"grammar_backend={name!r} is unknown: choose one of {', '.join(GRAMMAR_BACKENDS)}")
+            raise GrammarError(
+                f"grammar_backend={name!r} is unknown: choose one of {', '.join(GRAMMAR_BACKENDS)}",
+                field="grammar_backend",
+            )
         with self._backends_lock:
             if name not in self._backends:
                 self._backends[name] = GRAMMAR_BACKENDS[name](self.vocabulary)

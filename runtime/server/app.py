@@ -14,7 +14,7 @@ from starlette.responses import Response
 from .answer_log import AnswerLog
 from .anthropic.messages import router as messages_router
 from .bodies import BodyRefusedError
-from .border import Border, error_response
+from .border import Border, error_response, is_public
 from .document import Document
 from .errors import ApiError
 from .health import router as health_router
@@ -95,11 +95,11 @@ def build_app(service: EngineService) -> FastAPI:
     app.state.profile = profile
     for router in ROUTERS:
         app.include_router(router)
-    app.openapi = Document(app)  # type: ignore[method-assign]
+    app.openapi = Document(app, has_keys=service.tenants.has_keys, is_public=is_public)  # type: ignore[method-assign]
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
-    app.add_middleware(Border, config=service.config)
+    app.add_middleware(Border, config=service.config, tenants=service.tenants)
     app.add_middleware(AnswerLog, metrics=metrics, is_logging=service.config.log_requests)
     if service.config.allowed_origins:
         app.add_middleware(

@@ -33,6 +33,11 @@ REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
 """Where OpenAI's clients look for it, and where Anthropic's do."""
 
 
+def is_public(path: str) -> bool:
+    """Whether it is open without a key."""
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES)
+
+
 def error_response(path: str, error: ApiError, request_id: str) -> Response:
     headers = {"x-request-id": request_id}
     if error.retry_after_s is not None:
@@ -49,10 +54,10 @@ def new_request_id() -> str:
 class Border:
     """Wraps the application. Sets `scope["state"]["request_id"]` and `["tenant"]`."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, tenants: Tenants) -> None:
         self._app = app
         self._config = config
-        self._tenants = Tenants(config)
+        self._tenants = tenants
         self._hosts = HostCheck(config)
         self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
 
@@ -100,7 +105,7 @@ class Border:
 
     def _tenant(self, scope: Scope) -> object:
         path = scope["path"]
-        if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES) or scope["method"] == "OPTIONS":
+        if is_public(path) or scope["method"] == "OPTIONS":
             return None
         tenant = self._tenants.find(given_keys(scope["headers"]))
         if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):

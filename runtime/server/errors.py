@@ -55,7 +55,9 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(499, str(error), code="request_aborted")
     if isinstance(error, RecursionError):  # whoever walked through the body was not the one to blame
         return ApiError(400, "the body is nested too deeply: lists and objects in each other, hundreds of times")
-    if isinstance(error, InvalidRequestError | ValueError):
+    if isinstance(error, InvalidRequestError):
+        return ApiError(400, str(error), param=error.field or _field_named(str(error)))
+    if isinstance(error, ValueError):
         return ApiError(400, str(error), param=_field_named(str(error)))
     return ApiError(500, f"request {request_id} failed inside the server; its log says why", code="internal_error")
 

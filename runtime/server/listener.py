@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from importlib.util import find_spec
@@ -41,14 +42,14 @@ def _listening(name: str, host: str, port: int) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InvalidConfigError(f"{where} cannot be listened on ({error}); choose another address") from error
+        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); {_advice(error)}") from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen()  # before this, others may bind the same port
     except OSError as error:
         bound.close()
-        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); choose another port") from error
+        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); {_advice(error)}") from error
     return bound
 
 
@@ -59,6 +60,14 @@ def _check_grpc(config: ServerConfig) -> None:
     if find_spec("grpc") is None:
         raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
     _listening("grpc_port", config.host, config.grpc_port).close()
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "choose an address of this machine for the host"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "choose a port above 1023: those below are the system's"
+    return "choose another port" if error.errno == errno.EADDRINUSE else "choose another address"
 
 
 def url_of(listening: socket.socket) -> str:

@@ -29,6 +29,7 @@ from .config import ServerConfig
 from .errors import ApiError, shutting_down
 from .live_names import LiveNames, NamedRequests
 from .live_requests import LiveRequests, timed_out
+from .tenant import Tenants
 
 T = TypeVar("T")
 Finished = Callable[[RequestOutput], None]
@@ -62,16 +63,21 @@ class ChunkBridge:
 class EngineService:
     """One LLM for many HTTP requests. `start` is called on the loop that serves them.
 
+    Args:
+        tenants: those of `config`, if they have been made already.
+
     Attributes:
         llm: the model and its engine.
+        tenants: who may use it.
         admission: who may come in, and how many are.
         finished: called on the loop with every output, in good and in bad; for metrics.
         grpc_port: where gRPC listens, once it does.
     """
 
-    def __init__(self, llm: LLM, config: ServerConfig) -> None:
+    def __init__(self, llm: LLM, config: ServerConfig, tenants: Tenants | None = None) -> None:
         self.llm = llm
         self.config = config
+        self.tenants = tenants or Tenants(config)
         self.served_model_names = config.served_model_names or (llm.model_name,)
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -18,6 +19,7 @@ import pytest
 
 from ramet.cli import main as cli
 from ramet.cli.serve import server_config
+from ramet.runtime.config import EngineConfig
 from ramet.runtime.server.config import ServerConfig
 
 RAMET = [sys.executable, "-m", "ramet"]
@@ -74,18 +76,39 @@ def test_keys_come_from_the_environment_unless_some_are_given(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--port", "70000"], "port=70000 must be a port from 0 to 65535"),
+        (["--port", "70000"], "--port=70000 must be a port from 0 to 65535"),
+        (["--drain-timeout", "-1"], "--drain-timeout=-1.0 must be a number of seconds, 0 or more"),
+        (["--request-timeout", "-1"], "--request-timeout=-1.0 must be a number of seconds, 0 or more"),
+        (["--step-timeout", "nan"], "--step-timeout=nan must be a number of seconds above 0"),
+        (["--served-model-name", ""], "--served-model-name has an empty text"),
+        (["--api-key", ""], "--api-key has an empty text"),
+        (["--allowed-origins", "foo"], "--allowed-origins='foo' must be scheme://host"),
+        (
+            ["--host", "192.0.2.1"],
+            "--port=0 at --host='192.0.2.1' cannot be listened on (Cannot assign requested address)",
+        ),
+        (["--cache-dir", "/dev/null/x"], "--cache-dir='/dev/null/x' cannot be used: "),
+        (
+            ["--cache-dir", "x", "--no-prefix-caching"],
+            "--cache-dir keeps cached prefixes, and --no-prefix-caching keeps",
+        ),
+        (["--api-key", "a=12345678", "--api-key", "a=87654321"], "two API keys are called 'a'"),
         (["--api-key", "hunter=2"], "key-1 has 1 characters after its first"),
-        (["--drain-timeout", "-1"], "drain_timeout_s=-1.0 must be"),
-        (["--step-timeout", "nan"], "step_timeout_s=nan must be"),
         (["a.gguf", "--model", "b.gguf"], "two models are named, 'a.gguf' and 'b.gguf'"),
     ],
 )
-def test_what_is_impossible_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_impossible_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        pytest.fail("a model is loaded for nothing")
+
+    monkeypatch.setattr("ramet.runtime.llm.build_runner", load)
     assert cli.main(["serve", "--port", "0", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert "Errno" not in error.partition("cannot be used")[0]
 
 
 def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,14 +141,16 @@ def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @contextmanager
-def serving(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+def serving(
+    *arguments: str, num_lines: int = 4, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, where it listens, and what it said when it was ready."""
     command = [*RAMET, "serve", "--port", "0", *arguments]
     env = {name: value for name, value in os.environ.items() if name != "RAMET_API_KEY"} | environment
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             assert process.stdout is not None
-            said = "".join(process.stdout.readline() for _ in range(4))
+            said = "".join(process.stdout.readline() for _ in range(num_lines))
             found = re.search(r" at (http://\S+)", said)
             if found is None:
                 pytest.fail(f"it did not start: {process.communicate(timeout=30)}")
@@ -152,6 +177,19 @@ def test_it_serves_until_sigterm_and_ends_with_0() -> None:
 
 
 @pytest.mark.model
+def test_it_says_where_grpc_is_and_what_was_kept(tmp_path: Path) -> None:
+    for is_found in (False, True):
+        with serving("--grpc-port", "0", "--cache-dir", str(tmp_path), num_lines=6) as (process, url, said):
+            assert re.search(r"gRPC at 127\.0\.0\.1:[1-9]", said)
+            found = re.search(rf"kept in {re.escape(str(tmp_path))}, where ([\d,]+) tokens were found", said)
+            assert found is not None
+            assert (found[1] != "0") == is_found
+            httpx2.post(f"{url}/v1/completions", json={"prompt": "One two three " * 20, "max_tokens": 1})
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+
+
+@pytest.mark.model
 def test_after_ctrl_c_a_second_signal_does_not_wait() -> None:
     with serving("--drain-timeout", "600") as (process, url, _):
         body = {"prompt": "Once", "max_tokens": 8000, "stream": True, "ignore_eos": True}
@@ -173,7 +211,7 @@ def test_whoever_listens_everywhere_without_keys_is_warned(
     from ramet.cli import serve
 
     class Loaded:
-        model_name, max_context_len, kernels_name = "m", 10, "cpu"
+        model_name, max_context_len, kernels_name, config = "m", 10, "cpu", EngineConfig()
 
         @staticmethod
         def cache_snapshot() -> Any:
@@ -186,5 +224,5 @@ def test_whoever_listens_everywhere_without_keys_is_warned(
         ({"host": "::1"}, False),
         ({"host": "localhost"}, False),
     ]:
-        serve._announce(loaded, ServerConfig(**options), "http://x")
+        serve._announce(loaded, ServerConfig(**options), "http://x", None)
         assert ("everybody who reaches" in capsys.readouterr().err) == is_warned

@@ -36,7 +36,8 @@ async def abort_request(body: AbortBody, service: Service, tenant: Caller) -> Re
 
 @router.post("/flush_cache", response_class=PlainTextResponse)
 async def flush_cache(service: Service) -> PlainTextResponse:
-    """Forget all cached prefixes that no running request holds. For admin keys."""
+    """Forget all cached prefixes that no running request holds, those in memory of the host and in the cache
+    directory (`--cache-dir`) of this model too: they are gone for good. For admin keys."""
     num_blocks = await service.ask_while_well(lambda engine: engine.reset_prefix_cache())
     return PlainTextResponse(f"Cache flushed: {num_blocks} blocks are free again.\n")
 

@@ -12,11 +12,14 @@ from starlette.responses import Response
 from ...logprobs import Logprob
 from ...outputs import RequestOutput, TokenLogprobs
 from ...tokenizer import Tokenizer
-from ..chat.ask import ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
+from ..chat.ask import ChatAsk, ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
 from ..chat.run import ChatRun, start_chat
+from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..json_text import finite
+from ..service import EngineService
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
+from ..tenant import Tenant
 from .answers import Heading, counts, end_of_error, extension, json_response, usage_body
 from .chat_request import ChatCompletionRequest
 from .models import check_model
@@ -34,12 +37,12 @@ async def create_chat_completion(
     tokenizer = service.llm.tokenizer
     answer_id = f"chatcmpl-{request_id.removeprefix('req-')}"
     if ask.is_streamed:
-        run = await start_chat(service, caller, ask)
+        run = await _start(service, caller, ask, body)
         stream = ChatStream(Heading(answer_id, "chat.completion.chunk", model), tokenizer, body, run)
         return EventStream(stream.events(), end_of_error, request_id, run.abort)
 
     async def answer() -> Response:
-        async with await start_chat(service, caller, ask) as run:
+        async with await _start(service, caller, ask, body) as run:
             messages, output = await run.messages()
 
         def written() -> Response:
@@ -51,6 +54,11 @@ async def create_chat_completion(
         return await service.call(written) if body.logprobs else written()  # long lists take their time
 
     return await answer_unless_disconnected(http, answer())
+
+
+async def _start(service: EngineService, caller: Tenant, ask: ChatAsk, body: ChatCompletionRequest) -> ChatRun:
+    with in_words_of(body.names(), None):
+        return await start_chat(service, caller, ask)
 
 
 def _choice(tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequest) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from ...outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
 from ...request import Request
 from ...tokenizer import Tokenizer
+from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..live_requests import LiveRequests
 from ..service import EngineService
@@ -57,13 +58,14 @@ async def _submit(service: EngineService, caller: Tenant, ask: CompletionAsk, bo
     def make() -> list[Request]:
         return completion_requests(ask, body, service.llm.tokenizer, caller, service.llm.new_request_id)
 
-    return await service.submit(
-        make,
-        len(ask.prompts) * ask.sampling.num_sequences,
-        is_streamed=bool(body.stream),
-        is_constrained=ask.sampling.grammar_spec is not None,
-        name=None if body.own_id is None else (caller.name, body.own_id),
-    )
+    with in_words_of(body.names(), None):
+        return await service.submit(
+            make,
+            len(ask.prompts) * ask.sampling.num_sequences,
+            is_streamed=bool(body.stream),
+            is_constrained=ask.sampling.grammar_spec is not None,
+            name=None if body.own_id is None else (caller.name, body.own_id),
+        )
 
 
 class ChoiceWriter:

@@ -86,3 +86,16 @@ def test_what_is_wrong_with_a_body_is_said_with_its_place(http: httpx2.Client, c
     answer = http.post("/v1/responses", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith(message)
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_the_document_says_where_a_key_goes(serve: Serve, has_keys: bool) -> None:
+    server = serve(api_keys=("a-secret-key",) if has_keys else ())
+    document = httpx2.get(f"{server.url}/openapi.json").json()
+    assert set(document["components"]["securitySchemes"]) == {"bearer", "x-api-key"}
+    either = [{"bearer": []}, {"x-api-key": []}]
+    assert document["paths"]["/v1/completions"]["post"]["security"] == (either if has_keys else [*either, {}])
+    assert document["paths"]["/health"]["get"]["security"] == []
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert operation.get("description"), path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
@@ -217,9 +218,19 @@ def test_of_two_servers_that_start_one_is_told_at_once(smollm2: LLM) -> None:
             BackgroundServer(smollm2, ServerConfig(port=port))
 
 
-def test_an_address_that_is_not_here() -> None:
-    with pytest.raises(InvalidConfigError, match="host='no such host' cannot be listened on"):
-        bound_socket(ServerConfig(host="no such host"))
+@pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
+def test_an_address_that_is_not_here(host: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"host='{host}' cannot be listened on .*; choose an address of this"):
+        bound_socket(ServerConfig(host=host, port=0))
+
+
+def test_a_port_that_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(bound: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", type("Socket", (socket.socket,), {"bind": bind}))
+    with pytest.raises(InvalidConfigError, match=r"port=80 .*\(Permission denied\); choose a port above 1023"):
+        bound_socket(ServerConfig(port=80))
 
 
 def test_urls_are_those_of_a_client() -> None:
