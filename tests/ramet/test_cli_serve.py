@@ -124,7 +124,7 @@ def test_a_port_in_use_of_grpc_is_one_line(capsys: pytest.CaptureFixture[str]) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert cli.main(["serve", "--port", "0", "--grpc-port", str(taken.getsockname()[1])]) == 2
     error = capsys.readouterr().err
-    assert "grpc_port=" in error
+    assert "--grpc-port=" in error
     assert "in use" in error
     assert error.count("\n") == 1
 
