@@ -33,6 +33,8 @@ OTHER_FILES = PAGE | {
     "ramet/frontend/trace/page.css",
     "ramet/frontend/trace/page.js",
     "ramet/kernels/aot_budgets.json",
+    "ramet/runtime/server/grpc/ramet.proto",
+    "ramet/runtime/server/grpc/ramet_pb2.pyi",
 }
 JUNK = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
 

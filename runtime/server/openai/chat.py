@@ -47,7 +47,7 @@ async def create_chat_completion(
 
         def written() -> Response:
             heading = Heading(answer_id, "chat.completion", model)
-            choices = [_choice(tokenizer, message, body) for message in messages]
+            choices = [_choice(tokenizer, message, body, run.unenforced_tools) for message in messages]
             extra = {"prompt_token_ids": output.prompt_token_ids} if body.return_token_ids else {}
             return json_response(heading.body(choices=choices, usage=usage_body([output]), **extra))
 
@@ -61,7 +61,9 @@ async def _start(service: EngineService, caller: Tenant, ask: ChatAsk, body: Cha
         return await start_chat(service, caller, ask)
 
 
-def _choice(tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequest) -> dict[str, Any]:
+def _choice(
+    tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequest, unenforced_tools: Sequence[str]
+) -> dict[str, Any]:
     calls = [
         {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in message.tool_calls
@@ -75,16 +77,17 @@ def _choice(tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequ
         "index": message.index,
         "message": {**said, "tool_calls": calls} if calls else said,
         "logprobs": logprobs,
-        **_ending(message.end),
+        **_ending(message.end, unenforced_tools),
         **({"token_ids": message.token_ids} if body.return_token_ids else {}),
     }
 
 
-def _ending(end: SampleEnd) -> dict[str, Any]:
+def _ending(end: SampleEnd, unenforced_tools: Sequence[str]) -> dict[str, Any]:
+    ours = extension(end.reason, end.complete)
     return {
         "finish_reason": end.finish,
         "stop_reason": end.stop_reason,
-        "ramet": extension(end.reason, end.complete),
+        "ramet": {**ours, "unenforced_tools": unenforced_tools} if unenforced_tools else ours,
     }
 
 
@@ -134,7 +137,7 @@ class ChatStream:
                         yield self._call(happened.index, happened.call_idx, call)
                     case SampleEnd():
                         self._num_tokens[happened.index] = happened.num_tokens
-                        yield self._chunk(happened.index, {}, **_ending(happened))
+                        yield self._chunk(happened.index, {}, **_ending(happened, self._run.unenforced_tools))
                     case ChatEnd():
                         if self._body.has_usage:
                             yield self._usage(happened.output)
