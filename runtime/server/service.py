@@ -27,7 +27,7 @@ from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
 from .admission import Admission, Place
 from .config import ServerConfig
-from .errors import ApiError, as_api_error
+from .errors import ApiError
 from .live_names import LiveNames, NamedRequests
 from .profile import Profile
 
@@ -98,7 +98,8 @@ class LiveRequests:
         """All of them, in order.
 
         Raises:
-            ApiError: one failed; the others are cancelled.
+            RametError: one failed; the others are cancelled.
+            ApiError: the server has ended them.
         """
         outputs = await self.outputs()
         for output in outputs:
@@ -108,17 +109,19 @@ class LiveRequests:
     def raise_failure(self, output: RequestOutput) -> None:
         """
         Raises:
-            ApiError: the request failed.
+            RametError: the request failed.
+            ApiError: the server has ended it.
         """
         if output.error is not None:
-            raise self.failure or as_api_error(output.error, output.request_id) from output.error
+            raise self.failure or output.error
 
     async def chunks(self) -> AsyncIterator[tuple[int, OutputChunk]]:
         """What every step adds: the index of the prompt, and the chunk. Only for requests that were submitted to be
         streamed. The last chunk of each has its output, which holds no failure if the requests are joint.
 
         Raises:
-            ApiError: one failed of requests that are joint.
+            RametError: one failed of requests that are joint.
+            ApiError: the server has ended them.
         """
         num_open = len(self.handles)
         while num_open:
