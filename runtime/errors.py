@@ -27,6 +27,19 @@ class RequestFailedError(RametError, RuntimeError):
     """This request failed while it ran; others are unaffected."""
 
 
+class RequestUnmetError(RequestFailedError):
+    """What this request asks for cannot be done, which came to light while it ran: a constraint too complex to go on
+    with, penalties that no number can hold, a text that was to be complete and is cut off.
+
+    Attributes:
+        reason: which field, which value, what to do; without the request's id.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class RequestAbortedError(RequestFailedError):
     """The request was cancelled before it finished."""
 

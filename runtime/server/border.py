@@ -6,7 +6,6 @@ API key, the size of the body. Nothing is allocated for a request that is turned
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterable, Iterator
 
@@ -15,13 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .bodies import Bodies
 from .config import ServerConfig
-from .errors import ApiError, as_api_error, error_body
+from .errors import ApiError, error_body, reported
 from .json_text import to_json
 from .origins import HostCheck
 from .streaming import ClientDisconnectedError
 from .tenant import Tenants
-
-logger = logging.getLogger(__name__)
 
 PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """They hold nothing that belongs to anybody, and are open without a key."""
@@ -88,9 +85,7 @@ class Border:
         except ClientDisconnectedError:
             return None
         except Exception as error:
-            failure = as_api_error(error, request_id)
-            if failure.status >= 500 and not isinstance(error, ApiError):
-                logger.exception("request %s failed", request_id)
+            failure = reported(error, request_id)
             if is_started:  # too late to say it: the connection is cut, which the client sees
                 raise
             await error_response(scope["path"], failure, request_id)(scope, receive, send_with_id)

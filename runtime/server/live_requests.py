@@ -13,7 +13,7 @@ from ..errors import RequestAbortedError
 from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
 from .admission import Place
-from .errors import ApiError, as_api_error
+from .errors import ApiError
 
 Submit = Callable[[list[Request]], list[RequestHandle]]
 
@@ -89,7 +89,8 @@ class LiveRequests:
         """All of them, in order.
 
         Raises:
-            ApiError: one failed; the others are cancelled.
+            RametError: one failed; the others are cancelled.
+            ApiError: the server has ended them.
         """
         outputs = await self.outputs()
         for output in sorted(outputs, key=_is_aborted):  # what was cancelled is not why
@@ -99,17 +100,19 @@ class LiveRequests:
     def raise_failure(self, output: RequestOutput) -> None:
         """
         Raises:
-            ApiError: the request failed.
+            RametError: the request failed.
+            ApiError: the server has ended it.
         """
         if output.error is not None:
-            raise self.failure or as_api_error(output.error, output.request_id) from output.error
+            raise self.failure or output.error
 
     async def chunks(self) -> AsyncIterator[tuple[int, OutputChunk]]:
         """What every step adds: the index of the prompt, and the chunk. Only for requests that were submitted to be
         streamed. The last chunk of each has its output, which holds no failure if the requests are joint.
 
         Raises:
-            ApiError: one failed of requests that are joint.
+            RametError: one failed of requests that are joint.
+            ApiError: the server has ended them.
         """
         num_open = len(self.handles)
         while num_open:

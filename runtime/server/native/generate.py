@@ -30,7 +30,7 @@ async def generate(
     Answers with {"text", "output_ids", "meta_info"}, or a list of these; with `stream`, with events that each have the
     text so far and, in a list, "index".
     """
-    job = GenerateJob(service, tenant, dict(body))
+    job = GenerateJob(service, tenant, dict(body), request_id)
     if not job.is_streamed:
         return await answer_unless_disconnected(http, _answer(job))
     return EventStream(_events(job), _last_events, request_id)

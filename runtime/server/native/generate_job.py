@@ -14,7 +14,7 @@ from ...outputs import RequestOutput
 from ...request import Request
 from ...sglang_format import answers
 from ..chat.wording import in_words_of
-from ..errors import ApiError, as_api_error
+from ..errors import ApiError, reported
 from ..live_requests import LiveRequests
 from ..service import EngineService
 from ..tenant import Tenant
@@ -39,6 +39,7 @@ class GenerateJob:
 
     Args:
         fields: of GenerateBody, by name; those that are None are left out or not.
+        request_id: the one that the client is given, for failures.
 
     Attributes:
         is_streamed: answers are wanted as they come.
@@ -49,9 +50,10 @@ class GenerateJob:
         InvalidRequestError: so is another field.
     """
 
-    def __init__(self, service: EngineService, tenant: Tenant, fields: Fields) -> None:
+    def __init__(self, service: EngineService, tenant: Tenant, fields: Fields, request_id: str) -> None:
         self._service = service
         self._tenant = tenant
+        self._request_id = request_id
         self._fields = {name: value for name, value in fields.items() if value is not None}
         self.is_streamed = self._fields.get("stream", False)
         check_flag("stream", self.is_streamed)
@@ -221,7 +223,7 @@ class GenerateJob:
             healed = item.request.prompt_token_ids[-num_healed:]
             answer["meta_info"]["healed_text"] = self._text_of(healed)
         if output.error is not None:
-            failure = as_api_error(output.error, output.request_id)
+            failure = reported(output.error, self._request_id)
             reason = {"type": "abort", "message": failure.message, "status_code": failure.status}
             found[0]["meta_info"]["finish_reason"] = reason
         return found

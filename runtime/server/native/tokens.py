@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ...chat_template import TextSegment
 from ...llm import LLM
+from ..body import Body
 from ..dependencies import Service
 from ..errors import ApiError
 from ..json_text import to_json
@@ -26,7 +27,7 @@ class Segment(BaseModel):
     is_template: StrictBool = False
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(Body):
     """Give one of `prompt`, `messages` and `segments`."""
 
     prompt: StrictStr | list[StrictStr] | None = None
@@ -39,7 +40,7 @@ class TokenizeBody(BaseModel):
     at_start: StrictBool = True
 
 
-class DetokenizeBody(BaseModel):
+class DetokenizeBody(Body):
     """One list of token ids, or a list of such lists."""
 
     tokens: Annotated[

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from ....sampling_params import SamplingParams
+from ..body import Body
 from ..chat.wording import in_words_of
 from ..errors import ApiError
 from .constraints import constraint_names, constraint_of
@@ -48,7 +49,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class SharedFields(BaseModel):
+class SharedFields(Body):
     """How tokens are chosen, and how the request is served."""
 
     model_config = ConfigDict(extra="ignore", strict=True)

@@ -172,6 +172,23 @@ def test_what_is_wrong_is_an_invalid_argument(
         assert named in caught.value.details()
 
 
+@pytest.mark.parametrize("name", ["Generate", "Abort", "ModelInfo", "Health", "GenerateStream"])
+def test_bytes_that_are_no_message_are_an_invalid_argument(client: Client, name: str) -> None:
+    make = client.channel.unary_stream if name == "GenerateStream" else client.channel.unary_unary
+    with pytest.raises(grpc.RpcError) as caught:
+        list(make(f"/ramet.v1.Ramet/{name}")(b"\xff\xff garbage", timeout=60))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "of ramet.proto" in caught.value.details()
+    assert "Error" not in caught.value.details()
+
+
+@pytest.mark.parametrize("params", [{"repetition_penalty": 1e-38}, {"regex": "(a?){2000}a{2000}"}])
+def test_what_comes_to_light_while_it_runs_is_an_invalid_argument(client: Client, params: dict[str, Any]) -> None:
+    asked = {"max_new_tokens": 3, **params}
+    assert _status(lambda: client.generate(asked, text="the the the")) is grpc.StatusCode.INVALID_ARGUMENT
+    assert _status(lambda: list(client.stream(asked, text="the the the"))) is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_keys_are_asked_for_and_keep_caches_apart(serve: Serve) -> None:
     server = serve(grpc_port=0, api_keys=("alice=alice-key", "bob=bobs-key"))
     text = "Once upon a time there was a cache that nobody could look into. " * 3
