@@ -8,7 +8,15 @@ class RametError(Exception):
 
 
 class InvalidRequestError(RametError, ValueError):
-    """A request is malformed or can never be served; it was refused at submit and nothing was queued."""
+    """A request is malformed or can never be served; it was refused at submit and nothing was queued.
+
+    Attributes:
+        field: what is at fault, "prompt" or a field of SamplingParams, where the message does not begin with its name.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class InvalidConfigError(RametError, ValueError):

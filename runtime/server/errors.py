@@ -44,6 +44,11 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
+def shutting_down() -> ApiError:
+    """The answer to what comes, or is not done, when the server ends."""
+    return ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5.0)
+
+
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
     """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside."""
     if isinstance(error, ApiError):
@@ -57,7 +62,9 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(400, error.reason, param=_field_named(error.reason), code="request_failed")
     if isinstance(error, RecursionError):  # whoever walked through the body was not the one to blame
         return ApiError(400, "the body is nested too deeply: lists and objects in each other, hundreds of times")
-    if isinstance(error, InvalidRequestError | ValueError):
+    if isinstance(error, InvalidRequestError):
+        return ApiError(400, str(error), param=error.field or _field_named(str(error)))
+    if isinstance(error, ValueError):
         return ApiError(400, str(error), param=_field_named(str(error)))
     return ApiError(500, f"request {request_id} failed inside the server; its log says why", code="internal_error")
 

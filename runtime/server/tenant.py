@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..cache_namespace import CacheNamespace
-from ..errors import InvalidConfigError
+from .api_keys import named_keys
 from .config import ServerConfig
 from .errors import ApiError
 
@@ -43,28 +43,21 @@ class Tenant:
 
 
 class Tenants:
-    """Everybody who may use the server.
-
-    Raises:
-        InvalidConfigError: a key is given twice, or two have one name.
-    """
+    """Everybody who may use the server."""
 
     def __init__(self, config: ServerConfig) -> None:
-        plain = [_named(idx, key) for idx, key in enumerate(config.api_keys)]
-        admins = [_named(idx, key, "admin") for idx, key in enumerate(config.admin_api_keys)]
-        keys = [key for _, key in (*plain, *admins)]
-        if len(set(keys)) < len(keys):
-            raise InvalidConfigError("an API key is given twice: each tenant needs a key of its own")
-        names = [name for name, _ in (*plain, *admins)]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidConfigError(f"two API keys are called {name!r}: names tell tenants apart")
+        plain, admins = named_keys(config.api_keys, config.admin_api_keys)
         is_only_one = len(plain) == 1 and not admins
         self._tenants = [
             *((key.encode(), Tenant(name, _namespace_id(key), is_only_one)) for name, key in plain),
             *((key.encode(), Tenant(name, _namespace_id(key), True)) for name, key in admins),
         ]
         self._anybody = Tenant("anybody", "", True)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a key is asked for."""
+        return bool(self._tenants)
 
     @property
     def names(self) -> dict[str, str]:
@@ -94,11 +87,6 @@ class Tenants:
                 code="invalid_api_key",
             )
         return found
-
-
-def _named(idx: int, given: str, kind: str = "key") -> tuple[str, str]:
-    name, is_named, key = given.partition("=")
-    return (name, key) if is_named and key and name.isidentifier() else (f"{kind}-{idx + 1}", given)
 
 
 def _namespace_id(key: str) -> str:

@@ -26,6 +26,7 @@ _NAMES = {
     r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
     r"tools\[(\d+)\]\.function": r"tools[\1]",
     "response_format": "output_config.format",
+    r"^json_schema\b": "output_config.format.schema",
 }
 
 

@@ -15,7 +15,7 @@ from ..border import given_keys
 from ..errors import ApiError, reported
 from ..native.generate_job import GenerateJob
 from ..service import EngineService
-from ..tenant import Tenant, Tenants
+from ..tenant import Tenant
 from . import ramet_pb2 as pb
 from .messages import Deltas, fields_of, response_of
 
@@ -42,7 +42,7 @@ class RametServicer:
 
     def __init__(self, service: EngineService) -> None:
         self._service = service
-        self._tenants = Tenants(service.config)
+        self._tenants = service.tenants
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server of gRPC is given. Messages come as bytes: what is none is refused as other things are."""

@@ -13,8 +13,10 @@ from ...generate_request import UNSUPPORTED, AskedText, GenerateAsk, check_flag,
 from ...outputs import RequestOutput
 from ...request import Request
 from ...sglang_format import answers
+from ..chat.wording import in_words_of
 from ..errors import ApiError, reported
-from ..service import EngineService, LiveRequests
+from ..live_requests import LiveRequests
+from ..service import EngineService
 from ..tenant import Tenant
 
 MAX_RID_CHARS = 256
@@ -22,6 +24,9 @@ MAX_HEALABLE_CHARS = 64
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices", "stop_regex")
 _OURS = frozenset({"rid", "priority", "cache_salt"})
 """What an offline engine has other ways for."""
+
+_NAMES = {r"\bmax_tokens\b": "max_new_tokens", r"^prompt_token_ids\b": "input_ids"}
+"""What others call fields of ours."""
 
 Fields = Mapping[str, Any]
 T = TypeVar("T")
@@ -67,14 +72,15 @@ class GenerateJob:
         Raises:
             ApiError: it is refused, or there is no place for it.
         """
-        return await self._service.submit(
-            self._make,
-            self.num_samples,
-            is_streamed=self.is_streamed,
-            is_constrained=self._is_constrained,
-            is_joint=False,
-            name=(self._tenant.name, self._rids),
-        )
+        with in_words_of({**_NAMES, "^prompt$": "text" if "text" in self._fields else "input_ids"}, None):
+            return await self._service.submit(
+                self._make,
+                self.num_samples,
+                is_streamed=self.is_streamed,
+                is_constrained=self._is_constrained,
+                is_joint=False,
+                name=(self._tenant.name, self._rids),
+            )
 
     async def answer(self, live: LiveRequests, render: Callable[[Answer | list[Answer]], T]) -> T:
         """All of it, when it has ended: one answer for one prompt with n = 1, else a list, n for each prompt.

@@ -32,7 +32,9 @@ router = APIRouter(prefix="/v1/responses", tags=["openai"])
 _NAMES = {
     r"tools\[(\d+)\]\.function": r"tools[\1]",
     "response_format": "text.format",
+    r"^json_schema\b": "text.format.schema",
     "max_tokens": "max_output_tokens",
+    "^prompt$": "input",
 }
 
 

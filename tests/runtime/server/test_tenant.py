@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 
 from ramet.runtime.cache_namespace import CacheNamespace
 from ramet.runtime.errors import InvalidConfigError
+from ramet.runtime.server.api_keys import MIN_NAMED_KEY_CHARS, named_key
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import ApiError
 from ramet.runtime.server.tenant import Tenants
@@ -76,12 +80,43 @@ def test_the_only_key_is_an_admin_and_of_several_none() -> None:
 
 def test_a_key_is_given_once() -> None:
     with pytest.raises(InvalidConfigError, match="twice"):
-        tenants("a=one", admins=("one",))
+        tenants("a=key-one1", admins=("key-one1",))
     with pytest.raises(InvalidConfigError, match="'a'"):
-        tenants("a=one", "a=two")
+        tenants("a=key-one1", "a=key-two2")
 
 
 @pytest.mark.parametrize("salt", ["", "x" * 257, 7])
 def test_bad_salts_are_refused(salt: object) -> None:
     with pytest.raises(ApiError, match="cache_salt"):
         tenants().find([]).namespace(salt)  # type: ignore[arg-type]
+
+
+ALPHABETS = ("0123456789abcdef", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", "-_~.azAZ09")
+MADE_KEYS = st.sampled_from(ALPHABETS).flatmap(lambda letters: st.text(letters, min_size=1, max_size=40))
+PADDED_KEYS = st.builds(lambda key, padding: key + "=" * padding, MADE_KEYS, st.integers(0, 3))
+
+
+@given(PADDED_KEYS, st.none() | st.from_regex(r"[a-z_][a-z0-9_]{0,9}", fullmatch=True))
+@example("c2VjcmV0IQ==", None)
+@example("c2VjcmV0IQ==", "alice")
+def test_made_keys_are_taken_whole(key: str, name: str | None) -> None:
+    assume(name is None or (len(key) >= MIN_NAMED_KEY_CHARS and key.strip("=")))
+    called, whole = named_key(key if name is None else f"{name}={key}", "key-1")
+    assert (called, whole) == (name or "key-1", key)
+    assert key not in called
+
+
+def test_a_padded_key_opens_the_server_and_its_padding_does_not() -> None:
+    key = "c2VjcmV0IQ=="
+    found = tenants(key)
+    assert found.find([key]).name == "key-1"
+    for wrong in ("=", "==", "c2VjcmV0IQ", "c2VjcmV0IQ=", secrets.token_hex()):
+        with pytest.raises(ApiError):
+            found.find([wrong])
+
+
+def test_what_may_be_a_name_or_the_start_of_a_secret_is_refused_without_showing_it() -> None:
+    with pytest.raises(InvalidConfigError, match="key-1 has 6 characters after") as caught:
+        tenants("hunter=secret")
+    assert "hunter" not in str(caught.value)
+    assert tenants("key=hunter=secret").find(["hunter=secret"]).name == "key"

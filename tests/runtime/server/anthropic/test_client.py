@@ -260,10 +260,10 @@ def test_refusals_name_the_field(
 def test_other_errors_are_the_clients_types(client: anthropic.Anthropic, serve: Serve) -> None:
     with pytest.raises(anthropic.NotFoundError, match="no model 'claude-opus'"):
         ask(client, model="claude-opus")
-    closed = serve(api_keys=("alice=one",))
+    closed = serve(api_keys=("alice=alice-key",))
     with client_of(closed, "two") as stranger, pytest.raises(anthropic.AuthenticationError):
         ask(stranger)
-    with client_of(closed, "one") as alice:
+    with client_of(closed, "alice-key") as alice:
         assert text_of(ask(alice))
         admission = closed.service.admission
         place = admission.take(admission.max_live)

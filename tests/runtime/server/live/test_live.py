@@ -157,24 +157,24 @@ def test_what_is_sent_does_not_grow(serve: Serve, smollm2: LLM, monkeypatch: pyt
 
 @pytest.mark.parametrize("path", ["/live/state", "/live/events"])
 def test_admins_only(serve: Serve, path: str) -> None:
-    url = serve(api_keys=("alice=ka", "bob=kb"), admin_api_keys=("root=kr",)).url
+    url = serve(api_keys=("alice=alice-key", "bob=bobs-key"), admin_api_keys=("root=roots-key",)).url
     statuses = {}
-    for key in ("none", "nonsense", "ka", "kb", "kr"):
+    for key in ("none", "nonsense", "alice-key", "bobs-key", "roots-key"):
         with httpx2.stream(
             "GET", url + path, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S
         ) as response:
             statuses[key] = response.status_code
-    assert statuses == {"none": 401, "nonsense": 401, "ka": 403, "kb": 403, "kr": 200}
+    assert statuses == {"none": 401, "nonsense": 401, "alice-key": 403, "bobs-key": 403, "roots-key": 200}
 
 
 def test_tenants_are_called_by_their_names(serve: Serve, smollm2: LLM, quick: None) -> None:
-    running = serve(api_keys=("alice=ka",), admin_api_keys=("root=kr",))
+    running = serve(api_keys=("alice=alice-key",), admin_api_keys=("root=roots-key",))
     (namespace_id,) = [key for key, name in _tenant_names(running).items() if name == "alice"]
     namespace = CacheNamespace(namespace_id, "project")
     smollm2.generate(
         "Alice has a cache of her own, and nobody else", SamplingParams(max_tokens=1), cache_namespace=namespace
     )
-    with watching(running.url, "kr") as events:
+    with watching(running.url, "roots-key") as events:
         state = first(events, lambda name, data: name == "state")
     assert any(run["namespace"] == "alice · project" for run in state["tree"]["runs"])
     assert namespace_id not in json.dumps(state)

@@ -212,9 +212,10 @@ LONG = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0.0}
 
 
 def test_aborting_is_by_name_and_only_of_ones_own(serve: Serve) -> None:
-    server = serve(api_keys=("alice=one", "bob=two"))
+    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"))
     alice, bob = (
-        httpx2.Client(base_url=server.url, timeout=60.0, headers={"x-api-key": key}) for key in ("one", "two")
+        httpx2.Client(base_url=server.url, timeout=60.0, headers={"x-api-key": key})
+        for key in ("alice-key", "bobs-key")
     )
     found: list[Any] = []
     body = {"text": [PROMPT, PROMPT], "sampling_params": [GREEDY, LONG], "rid": ["short", "long"]}

@@ -192,8 +192,8 @@ def test_what_is_deleted_or_was_never_kept_is_gone(client: openai.OpenAI) -> Non
 
 
 def test_tenants_do_not_see_each_others_responses(serve: Serve) -> None:
-    server = serve(api_keys=("alice=one", "bob=two"))
-    with client_of(server, "one") as alice, client_of(server, "two") as bob:
+    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"))
+    with client_of(server, "alice-key") as alice, client_of(server, "bobs-key") as bob:
         response = ask(alice, max_output_tokens=3)
         assert alice.responses.retrieve(response.id).id == response.id
         with pytest.raises(openai.NotFoundError):

@@ -63,13 +63,13 @@ def test_the_engine_is_drawn_as_it_works(
 def test_without_an_admin_key_it_says_what_is_needed(
     serve: Callable[..., BackgroundServer], open_page: Callable[[str], Page]
 ) -> None:
-    url = serve(api_keys=("alice=ka",), admin_api_keys=("root=kr",)).url
+    url = serve(api_keys=("alice=alice-key",), admin_api_keys=("root=roots-key",)).url
     page = open_page(f"{url}/#live")
     page.wait("document.querySelector('.needs-key')")
-    page.evaluate("import('/assets/api.js').then((m) => m.apiKey.set('ka'))")
+    page.evaluate("import('/assets/api.js').then((m) => m.apiKey.set('alice-key'))")
     page.wait("document.querySelector('.needs-key')?.innerText.includes('admin keys only')")
     page.click(".needs-key .primary")
     page.evaluate("document.getElementById('key').value = ''")
-    page.type("kr", "#key")
+    page.type("roots-key", "#key")
     page.press("Enter")
     page.wait("document.querySelector('.figures-row b')?.textContent === 'idle'")
