@@ -1,7 +1,10 @@
 """HttpProtocol: uvicorn's HTTP/1.1 on one connection, for clients that mean no good or are very slow.
 
-Added to it: time limits on reading a request and on taking its answer, a limit to connections, refusals in JSON, and a
-word for clients that begin with HTTP/2.
+Added to it: time limits on reading a request and on taking its answer, a limit to connections, refusals in JSON, no
+heads that can be read in two ways, and a word for clients that begin with HTTP/2.
+
+A client that closes its side has left, and what it asked for is cancelled: nothing tells one that still listens from
+one that does not. So reading never stops while an answer is made, whatever else a client sends meanwhile.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from .border import error_response, new_request_id
 from .config import ServerConfig
 from .errors import ApiError, shutting_down
 from .streaming import WRITE_EXTENSION
+from .strict_connection import StrictConnection
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
+_MAX_PIPELINED_BYTES = 64 * 1024
+"""Of requests that come before the answer to the one before them. Who sends more is cut off."""
 _ALWAYS_ANSWERED = frozenset({"/health", "/ready"})
 """However many connections there are: whoever looks after the server must not take a busy one for a dead one."""
 
@@ -44,6 +50,7 @@ class HttpProtocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
+        self.conn: StrictConnection = StrictConnection(limits.max_header_bytes)
         self._reading: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -83,6 +90,8 @@ class HttpProtocol(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         state = self.conn.their_state
+        if state not in (h11.IDLE, h11.SEND_BODY) and self._is_answering():
+            self._keep_reading()
         if state is h11.SEND_BODY:
             self._watch("body")
         elif state is h11.IDLE and self.conn.trailing_data[0]:
@@ -112,7 +121,17 @@ class HttpProtocol(H11Protocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(ApiError(400, msg))
+        self._refuse(ApiError(*(self.conn.fault or (400, msg))))
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _keep_reading(self) -> None:
+        """However much a client sends ahead: uvicorn would look for the end of the connection only after the answer."""
+        if len(self.conn.trailing_data[0]) > _MAX_PIPELINED_BYTES:
+            self._leave()
+        else:
+            self.flow.resume_reading()
 
     def _watch(self, part: str | None) -> None:
         """Give the client time for a part of its request; what has begun goes on."""
@@ -147,7 +166,11 @@ class HttpProtocol(H11Protocol):
             )
             for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        if self.cycle is not None and not self.cycle.response_complete:  # the application is told that nobody listens
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close; the application is told that nobody listens."""
+        if self._is_answering():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
