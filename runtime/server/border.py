@@ -26,6 +26,8 @@ PUBLIC_PREFIXES = ("/assets/",)
 ADMIN_PATHS = frozenset({"/flush_cache", "/metrics", "/start_profile", "/stop_profile", "/v1/loads", "/get_load"})
 ADMIN_PREFIXES = ("/live/",)
 """They act on, or tell of, what belongs to others."""
+CHANGED_BY_GET = frozenset({"/start_profile", "/stop_profile"})
+"""SGLang's frontend asks so for what is not only looking."""
 REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
 """Where OpenAI's clients look for it, and where Anthropic's do."""
 
@@ -78,7 +80,8 @@ class Border:
         body = self._bodies.open()
         try:
             self._check_headers(scope)
-            self._hosts.check(scope["method"], scope["headers"])
+            method = "POST" if scope["path"] in CHANGED_BY_GET else scope["method"]
+            self._hosts.check(method, scope["headers"])
             state["tenant"] = self._tenant(scope)
             self._bodies.check_len(dict(scope["headers"]).get(b"content-length", b"0"))
             await self._app(scope, body.counted(receive), send_with_id)

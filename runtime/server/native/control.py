@@ -64,3 +64,7 @@ def _profile(http: Request) -> Profile:
     profile = http.app.state.profile
     assert isinstance(profile, Profile)
     return profile
+
+
+for path, handler in (("/start_profile", start_profile), ("/stop_profile", stop_profile)):
+    router.get(path, include_in_schema=False)(handler)  # SGLang's frontend asks so

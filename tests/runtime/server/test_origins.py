@@ -115,6 +115,11 @@ def test_another_sites_page_may_only_look(method: str, origin: str, is_refused: 
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("path", ["/flush_cache", "/start_profile", "/stop_profile", "/abort_request"])
+@pytest.mark.parametrize("path", ["/flush_cache", "/abort_request"])
 def test_looking_changes_nothing(http: httpx2.Client, path: str) -> None:
     assert http.get(path).status_code == 405
+
+
+@pytest.mark.model
+def test_another_sites_page_starts_no_profile(http: httpx2.Client) -> None:
+    assert http.get("/start_profile", headers={"sec-fetch-site": "cross-site"}).status_code == 403
