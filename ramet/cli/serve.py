@@ -105,7 +105,7 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
         dest="api_keys",
         action="append",
         metavar="KEY",
-        help="ask for it; KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), may be given "
+        help="ask for KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), also "
         "several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which `ps` "
         "does not show; it has commas between keys, so they can have none inside)",
     )
@@ -126,6 +126,9 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-connections", type=int, metavar="N", help="more get 503 (default: 4096)")
     group.add_argument("--max-n", type=int, metavar="N", help="samples of one request (default: 128)")
     group.add_argument("--max-prompts", type=int, metavar="N", help="prompts of one request (default: 2048)")
+    group.add_argument(
+        "--max-prompt-chars", type=int, metavar="N", help="of a prompt (default: 32 for each token of the context)"
+    )
     sizes = {
         "body": "of one request's body (default: 8M)",
         "header": "of one request's headers (default: 32K)",

@@ -27,6 +27,8 @@ class ServerConfig:
             body is read as JSON: 8 MiB of token ids take a quarter of a second.
         max_n: samples of one request, `n` and `best_of` alike.
         max_prompts: prompts of one request.
+        max_prompt_chars: of a prompt, and of all that one `/tokenize` is given: longer ones are refused before they are
+            tokenised. None takes 32 for each token of the model's context.
         max_waiting_sequences: samples that may wait beyond those the engine runs at once; more get 429.
         max_stored_response_bytes: memory of each API key for responses that others may go on from
             (`previous_response_id`); 0 keeps none.
@@ -52,6 +54,7 @@ class ServerConfig:
     max_header_bytes: int = 32 << 10
     max_n: int = 128
     max_prompts: int = 2048
+    max_prompt_chars: int | None = None
     max_waiting_sequences: int = 512
     max_stored_response_bytes: int = 32 * MIB
     max_connections: int = 4096
@@ -66,6 +69,11 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()
     grpc_port: int | None = None
 
+    @property
+    def num_tenants(self) -> int:
+        """1 without keys."""
+        return max(len(self.api_keys) + len(self.admin_api_keys), 1)
+
     def __post_init__(self) -> None:
         if not isinstance(self.host, str) or not self.host:
             raise InvalidConfigError(f"host={self.host!r} must be an address such as '127.0.0.1'")
@@ -79,6 +87,8 @@ class ServerConfig:
         for name in ("max_body_bytes", "max_header_bytes", "max_n", "max_prompts", "max_connections"):
             _check_count(name, getattr(self, name), 1)
         named_keys(self.api_keys, self.admin_api_keys)  # raises
+        if self.max_prompt_chars is not None:
+            _check_count("max_prompt_chars", self.max_prompt_chars, 1)
         for name in ("max_waiting_sequences", "max_stored_response_bytes"):
             _check_count(name, getattr(self, name), 0)
         for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s", "step_timeout_s"):

@@ -7,6 +7,7 @@ word for clients that begin with HTTP/2.
 from __future__ import annotations
 
 import asyncio
+import sys
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from .errors import ApiError, openai_body
 from .json_text import to_json
 from .streaming import WRITE_EXTENSION
 
+_LINGER_SECONDS = 1.0
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 _ALWAYS_ANSWERED = frozenset({"/health", "/ready"})
 """However many connections there are: whoever looks after the server must not take a busy one for a dead one."""
@@ -49,6 +51,7 @@ class HttpProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._is_first_data = True
+        self._is_refused = False
         self.app = self._serve
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -63,6 +66,8 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         is_first, self._is_first_data = self._is_first_data, False
         if is_first and data.startswith(_HTTP2_PREFACE):
             self._refuse(400, "HTTP/2 is not spoken here: use HTTP/1.1")
@@ -101,7 +106,13 @@ class HttpProtocol(H11Protocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)
+        """While h11's error is being handled: it may have a status in mind."""
+        error = sys.exception()
+        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
+            most = self._limits.max_header_bytes
+            self._refuse(431, f"the headers have more than {most} bytes, the limit of this server")
+        else:
+            self._refuse(400, msg)
 
     def _watch(self, part: str | None) -> None:
         """Give the client time for a part of its request; what has begun goes on."""
@@ -124,9 +135,10 @@ class HttpProtocol(H11Protocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer, if no answer has begun, and close."""
         self._watch(None)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        is_answered = self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+        if is_answered:
             body = to_json(openai_body(ApiError(status, message)))
             head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
             answer = h11.Response(status_code=status, headers=head, reason=STATUS_PHRASES[status])
@@ -135,7 +147,18 @@ class HttpProtocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:  # the application is told that nobody listens
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.close()
+        if is_answered:
+            self._close_later()
+        else:
+            self.transport.close()
+
+    def _close_later(self) -> None:
+        """A client that is still sending would be reset by a connection that is closed, and never read its answer."""
+        self._is_refused = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, with a short way for streams."""

@@ -30,10 +30,15 @@ from .config import ServerConfig
 from .errors import ApiError, as_api_error
 from .live_names import LiveNames, NamedRequests
 from .profile import Profile
+from .workers import FairWorkers
 
 T = TypeVar("T")
 Finished = Callable[[RequestOutput], None]
 _NUM_WORKERS = 4
+_MAX_WAITING_ASIDES = 64
+"""Of each tenant."""
+_CHARS_PER_TOKEN = 32
+"""No text that means anything has so many on average."""
 
 
 class ChunkBridge:
@@ -188,6 +193,8 @@ class EngineService:
         finished: called on the loop with every output, in good and in bad; for metrics.
         profile: the one that is being written, if there is one.
         grpc_port: where gRPC listens, once it does.
+        readers: for the bodies of requests, before anything is known of them.
+        asides: for what tokenises and asks nothing of the engine. No request for it waits for them.
     """
 
     def __init__(self, llm: LLM, config: ServerConfig) -> None:
@@ -198,8 +205,12 @@ class EngineService:
         self.finished: list[Finished] = []
         self.profile: Profile | None = None
         self.grpc_port: int | None = None
-        self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
-        self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
+        is_shared = config.num_tenants > 1
+        self.readers = FairWorkers("ramet-read", 2, is_shared=is_shared)
+        self.asides = FairWorkers("ramet-aside", 2, is_shared=is_shared, max_waiting=_MAX_WAITING_ASIDES)
+        self._workers = FairWorkers("ramet-prepare", _NUM_WORKERS, is_shared=is_shared)
+        self._compilers = FairWorkers("ramet-compile", _NUM_WORKERS, is_shared=is_shared)
+        self._helpers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-help")
         self._bridge: ChunkBridge | None = None
         self._names = LiveNames()
         self._running: set[LiveRequests] = set()
@@ -210,12 +221,13 @@ class EngineService:
 
     def close(self) -> None:
         """Let the workers end. The LLM is its owner's."""
-        for pool in (self._workers, self._compilers):
-            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.readers, self.asides, self._workers, self._compilers):
+            pool.shutdown()
+        self._helpers.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run something that takes its time, such as tokenising, on a worker."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
+        """Run something that takes its time, on a worker; what takes long has its own workers."""
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, function)
 
     def ask(self, question: Callable[[Engine], T]) -> asyncio.Future[T]:
         """On the loop: have the engine answer between two steps. The future stays open as long as a step hangs, and for
@@ -244,11 +256,27 @@ class EngineService:
         self.llm.tell(put)
         return answer
 
+    def check_prompt_len(self, num_chars: int, param: str) -> None:
+        """To be asked before a text is tokenised, which takes long for a long one.
+
+        Raises:
+            ApiError: it is too long.
+        """
+        most = self.config.max_prompt_chars or _CHARS_PER_TOKEN * (self.llm.max_context_len + 1)
+        if num_chars > most:
+            raise ApiError(
+                400,
+                f"{param} has {num_chars} characters, and this server tokenises {most} at a time: the model's context "
+                f"has {self.llm.max_context_len} tokens; shorten it, or start the server with --max-prompt-chars",
+                param=param,
+            )
+
     async def submit(
         self,
         make: Callable[[], list[Request]],
         num_sequences: int,
         *,
+        tenant: str = "",
         is_streamed: bool = False,
         is_constrained: bool = False,
         is_joint: bool = True,
@@ -259,6 +287,7 @@ class EngineService:
         Args:
             make: runs on a worker: renders, tokenises, and builds Requests.
             num_sequences: how many samples they will be, all together.
+            tenant: whose it is: no tenant gets all workers.
             is_streamed: chunks are wanted, not only the outputs.
             is_constrained: there is a grammar to compile, which may take a second: it must not hold up others.
             is_joint: one that fails cancels the others, and is the failure of all.
@@ -274,7 +303,8 @@ class EngineService:
         named = self._names.take(*name) if name is not None else None
         try:
             place = self.admission.take(num_sequences)
-            handles = await self._queued(make, place, self._compilers if is_constrained else self._workers)
+            pool = self._compilers if is_constrained else self._workers
+            handles = await self._queued(pool.start(tenant, lambda: self.llm.submit_requests(make())), place)
         except BaseException:
             if named is not None:
                 named.free()
@@ -287,11 +317,8 @@ class EngineService:
             self._follow(live, idx, handle, named, is_streamed=is_streamed)
         return live
 
-    async def _queued(
-        self, make: Callable[[], list[Request]], place: Place, pool: ThreadPoolExecutor
-    ) -> list[RequestHandle]:
+    async def _queued(self, queued: asyncio.Future[list[RequestHandle]], place: Place) -> list[RequestHandle]:
         """The requests, made and queued by a worker. The place is free again if they are not."""
-        queued = asyncio.get_running_loop().run_in_executor(pool, lambda: self.llm.submit_requests(make()))
         try:
             return await asyncio.shield(queued)
         except asyncio.CancelledError:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ....grammar_spec import OnIncomplete
 from ....sampling_params import InvalidSamplingParamsError, SamplingParams
+from ..body_types import ListOf
 from ..errors import ApiError
 
 _SAMPLING_FIELDS = (
@@ -29,12 +30,12 @@ class EngineFields(BaseModel):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: ListOf[int] | None = None
     ignore_eos: bool | None = None
     on_incomplete: OnIncomplete | None = None
     regex: str | None = None
     ebnf: str | None = None
-    choices: list[str] | None = None
+    choices: ListOf[str] | None = None
     cache_salt: str | None = None
     priority: int | None = None
     rid: str | None = None

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from ..body import JsonRoute
 from ..dependencies import Caller, RequestId, Service
 from ..errors import ApiError, openai_body
 from ..json_text import LEAST_LOGPROB, to_json
@@ -18,7 +19,7 @@ from ..streaming import DONE, EventStream, answer_unless_disconnected, event
 from .generate_body import GenerateBody
 from .generate_job import GenerateJob
 
-router = APIRouter(tags=["native"])
+router = APIRouter(route_class=JsonRoute, tags=["native"])
 
 
 @router.post("/generate")

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from ...logprobs import Logprob
 from ...outputs import RequestOutput, TokenLogprobs
 from ...tokenizer import Tokenizer
+from ..body import JsonRoute
 from ..chat.ask import ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
 from ..chat.run import ChatRun, start_chat
 from ..dependencies import Caller, RequestId, Service
@@ -21,7 +22,7 @@ from .answers import Heading, counts, end_of_error, extension, json_response, us
 from .chat_request import ChatCompletionRequest
 from .models import check_model
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"])
 
 
 @router.post("/chat/completions")

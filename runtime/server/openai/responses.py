@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from ..body import JsonRoute
 from ..chat.ask import ChatAsk
 from ..chat.run import ChatRun, start_chat
 from ..chat.turns import OpenAIMessage
@@ -28,7 +29,7 @@ from .responses_schema import ResponsesBody
 from .responses_store import ResponseStore, StoredResponse
 from .responses_stream import ResponseEvents
 
-router = APIRouter(prefix="/v1/responses", tags=["openai"])
+router = APIRouter(route_class=JsonRoute, prefix="/v1/responses", tags=["openai"])
 _NAMES = {
     r"tools\[(\d+)\]\.function": r"tools[\1]",
     "response_format": "text.format",
@@ -83,12 +84,17 @@ async def create_response(
     """The next response of a conversation, whole or as events."""
     model = check_model(service, body.model)
     check_served(body)
-    assert body.input is not None
+    given = body.input
+    assert given is not None
     store = _store(http)
     before = _previous(store, tenant, body.previous_response_id)
-    messages = [*before, *item_messages(body.input, before)]
     envelope = Envelope(body, model, is_stored=store.is_open and body.store is not False)
-    turn = _Turn(service, tenant, store, envelope, messages, chat_ask(body, messages))
+
+    def understood() -> _Turn:
+        messages = [*before, *item_messages(given, before)]
+        return _Turn(service, tenant, store, envelope, messages, chat_ask(body, messages))
+
+    turn = await service.call(understood)
     if body.stream:
         events = ResponseEvents(envelope)
         return EventStream(turn.streamed(events), events.error, request_id)

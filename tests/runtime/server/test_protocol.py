@@ -44,7 +44,7 @@ def test_slow_headers_and_bodies_get_408(serve: Serve) -> None:
     server = serve(header_timeout_s=0.1, body_timeout_s=0.2)
     status, error = parts(exchange(server, b"POST /v1/mod"))
     assert (status, error["message"]) == (408, "the head of the request took more than 0.1 s to come")
-    head = b"POST /v1/models HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"
+    head = b"POST /v1/models HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n"
     status, error = parts(exchange(server, head + b"12"))
     assert status in (405, 408)  # a route that takes no POST answers without the body
     assert httpx2.get(f"{server.url}/health").status_code == 200
@@ -52,7 +52,7 @@ def test_slow_headers_and_bodies_get_408(serve: Serve) -> None:
 
 def test_a_slow_body_of_a_route_that_reads_it_gets_408(serve_plain: Serve) -> None:
     server = serve_plain(body_timeout_s=0.2)
-    head = b"POST /plain HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n"
+    head = b"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n"
     status, error = parts(exchange(server, head + b"{}"))
     assert (status, error["message"]) == (408, "the body of the request took more than 0.2 s to come")
     assert server.service.admission.num_live == 0
@@ -62,7 +62,7 @@ def test_the_second_request_of_a_connection_has_its_own_time(serve: Serve) -> No
     server = serve(header_timeout_s=0.3)
     with connect(server) as connection:
         for _ in range(3):
-            connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             answer = b""
             while not answer.endswith(b"}"):
                 answer += connection.recv(65536)
@@ -76,10 +76,9 @@ def test_the_second_request_of_a_connection_has_its_own_time(serve: Serve) -> No
     [
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET / HTTP/1.1\r\nhost: x\r\nbroken header\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nbroken header\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",
-        b"POST /v1/models HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /" + b"a" * 70_000,
+        b"POST /v1/models HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
 def test_what_is_no_http_gets_400_in_json(server: BackgroundServer, sent: bytes) -> None:
@@ -88,11 +87,18 @@ def test_what_is_no_http_gets_400_in_json(server: BackgroundServer, sent: bytes)
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("sent", [b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\nx-big: " + b"a" * 300_000])
+def test_endless_headers_get_431(server: BackgroundServer, sent: bytes) -> None:
+    status, error = parts(exchange(server, sent))
+    assert status == 431
+    assert error["message"] == "the headers have more than 32768 bytes, the limit of this server"
+
+
 def test_too_many_connections_get_503_but_health_is_answered(serve: Serve) -> None:
     server = serve(max_connections=2)
     with connect(server) as first, connect(server) as second:
         for held in (first, second):
-            held.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            held.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert b"200 OK" in held.recv(65536)
         answer = httpx2.get(f"{server.url}/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_connections")
