@@ -55,7 +55,7 @@ $(INSTALLED_DEV): $(INSTALLED)
 # they ask for changes what ramet is tested with otherwise. Those of the second file ask for versions that contradict
 # the lock, but work with it.
 $(INSTALLED_CLIENTS): $(INSTALLED_DEV) requirements/clients.txt requirements/clients-no-deps.txt
-	@echo "Making the environment of the clients in $(CLIENTS_VENV) (about three minutes)"
+	@echo "Making the environment of the clients in $(CLIENTS_VENV) (about five minutes)"
 	@$(BIN)/python -m venv $(CLIENTS_VENV)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 		> $$($(CLIENTS_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ramet_environment.pth

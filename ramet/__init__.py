@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         RametError,
         RequestAbortedError,
         RequestFailedError,
+        RequestUnmetError,
         TensorParallelError,
     )
     from .runtime.llm import LLM
@@ -194,6 +195,7 @@ _MODULE_OF = {
     "RametError": ".runtime.errors",
     "RequestAbortedError": ".runtime.errors",
     "RequestFailedError": ".runtime.errors",
+    "RequestUnmetError": ".runtime.errors",
     "TensorParallelError": ".runtime.errors",
     "LLM": ".runtime.llm",
     "Engine": ".runtime.offline_engine",
@@ -304,6 +306,7 @@ __all__ = [  # noqa: RUF022 (in the order of the table above)
     "RametError",
     "RequestAbortedError",
     "RequestFailedError",
+    "RequestUnmetError",
     "TensorParallelError",
     "LLM",
     "Engine",

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .json_depth import MAX_JSON_DEPTH, is_too_deep
+
 
 class ChatTemplateError(ValueError):
     """Messages cannot be put into the model's chat format. The message says which one and why."""
@@ -109,6 +111,11 @@ def _arguments(where: str, arguments: object) -> dict[str, Any]:
         return {}
     if not isinstance(arguments, Mapping):
         raise ChatTemplateError(f"{where} has arguments={arguments!r:.80}; they must be a JSON object")
+    if is_too_deep(arguments):
+        raise ChatTemplateError(
+            f"{where} has arguments that are nested too deeply: lists and objects may be in each other "
+            f"{MAX_JSON_DEPTH} times"
+        )
     return dict(arguments)
 
 

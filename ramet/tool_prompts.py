@@ -5,13 +5,13 @@ The language and the server share it.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .chat_message import plain_tool_calls
 from .tool_formats import ToolFormat
+from .tool_parameters import closed_parameters
 
 Function = Mapping[str, Any]
 """What a model is told of a function: {"name": ..., "description": ..., "parameters": {...}}."""
@@ -21,16 +21,6 @@ You may call these functions:
 {tools}
 To call one, write only this:
 {example}"""
-
-
-def closed_parameters(function: Function) -> dict[str, Any]:
-    """The JSON schema of its arguments, closed: no others may be given."""
-    parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    closed = copy.deepcopy(dict(parameters))
-    closed.setdefault("type", "object")
-    closed.setdefault("properties", {})
-    closed.setdefault("additionalProperties", False)
-    return closed
 
 
 def call_schema(functions: Sequence[Function], arguments_key: str) -> dict[str, Any]:

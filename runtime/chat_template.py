@@ -10,12 +10,10 @@ from __future__ import annotations
 import copy
 import json
 import re
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
-
-import jinja2
 
 from ..chat_message import (
     ChatTemplateError,
@@ -28,13 +26,10 @@ from ..chat_message import (
 )
 from ..tool_formats import ToolFormat, knows_tools, template_format
 from .chat_marks import Marks, TextSegment, align
-from .template_sandbox import BoundedEnvironment, TemplateRefusedError
+from .template_program import OWN_VARIABLES, TemplateProgram
 
 __all__ = ["ChatTemplate", "ChatTemplateError", "TextSegment"]
 
-_OWN_VARIABLES = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"}
-)
 _MAX_LOCATED = 200
 """In a longer conversation than this it is not looked for which message the template refuses."""
 
@@ -60,9 +55,7 @@ class ChatTemplate:
         tokens = {*special_tokens, bos_token, eos_token} - {None, ""}
         self._special_tokens = sorted((token for token in tokens if token), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, self._special_tokens)) or r"(?!)")
-        self._environment = BoundedEnvironment()
-        self._template: jinja2.Template | None = None
-        self._lock = threading.Lock()
+        self._program = TemplateProgram(source)
 
     def render(
         self,
@@ -82,9 +75,10 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: a message is malformed, the template refuses the order of roles, or it fails.
         """
-        plain = self._normalised(messages)
-        given = normalise_tools(tools)
-        return self._located(plain, lambda part: self._render(part, add_generation_prompt and part is plain, given))
+        with self.within_budget():
+            plain = self._normalised(messages)
+            given = normalise_tools(tools)
+            return self._located(plain, lambda part: self._render(part, add_generation_prompt and part is plain, given))
 
     def segments(
         self,
@@ -98,6 +92,86 @@ class ChatTemplate:
             ChatTemplateError: as `render`; or a text holds a special token and cannot be kept apart from the template;
                 or the template leaves something out: a message, the tools, a tool call.
         """
+        with self.within_budget():
+            return self._segments(messages, add_generation_prompt, tools)
+
+    def role_prefix(self, messages: Sequence[Mapping[str, Any]], role: str) -> list[TextSegment]:
+        """The text that opens one more message of this role after `messages`; empty for none.
+
+        For the first message it includes what begins every conversation, a default system prompt too. For the
+        assistant it is the generation prompt, where the template has one. So prefix + content + suffix, message after
+        message, spells the whole conversation, as far as the template does not rewrite earlier messages.
+
+        Raises:
+            ChatTemplateError: the template does not allow this role here, or it fails.
+        """
+        roles = self._roles(messages)
+        with self.within_budget():
+            text = self._prefix_text(roles, role)
+            if any(mark in text for mark in _role_marks(len(roles) + 1)):  # it moves the system prompt to the last one
+                text = self._prefix_text([earlier for earlier in roles if earlier != "system"], role)
+        if any(mark in text for mark in _role_marks(len(roles) + 1)):
+            raise ChatTemplateError(f"this chat template repeats earlier messages in front of a later {role} message")
+        return _template_segment(text)
+
+    def role_suffix(self, messages: Sequence[Mapping[str, Any]], role: str) -> list[TextSegment]:
+        """The text that closes one more message of this role after `messages`; empty for none.
+
+        Raises:
+            ChatTemplateError: the template does not allow this role here, or it fails.
+        """
+        roles = self._roles(messages)
+        with self.within_budget():
+            return _template_segment(self._suffix_text(roles, role))
+
+    def with_source(self, source: str) -> ChatTemplate:
+        """Another template for the same tokenizer."""
+        return ChatTemplate(source, self._variables["bos_token"], self._variables["eos_token"], self._special_tokens)
+
+    def with_options(self, options: Mapping[str, Any]) -> ChatTemplate:
+        """The template with further variables, such as enable_thinking of Qwen's. What it makes of them counts as its
+        own text, so they must not hold special tokens.
+
+        Args:
+            options: JSON values by names.
+
+        Raises:
+            ChatTemplateError: a name is one of the template's own variables, or a text may become a special token.
+        """
+        for name in options:
+            if not name.isidentifier() or name in OWN_VARIABLES:
+                raise ChatTemplateError(f"{name!r:.80} cannot be a variable for the chat template: choose another name")
+        for where, text in option_texts(options):
+            if self._could_form_special(text):
+                raise ChatTemplateError(f"{where}={text!r:.80} may become a special token in the chat template's text")
+        other = copy.copy(self)  # with its program
+        other._variables = {**options, **self._variables}
+        return other
+
+    def within_budget(self) -> AbstractContextManager[None]:
+        """A block in which all that is asked of the template shares one TemplateBudget. Other threads wait for it."""
+        return self._program.within_budget()
+
+    @cached_property
+    def tool_format(self) -> ToolFormat | None:
+        """The format in which it writes tool calls; None where it writes none, or in one that is not known."""
+        return template_format(lambda messages, tools, is_open: self.render(messages, is_open, tools))
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether it writes the tools it is given into the prompt."""
+        return self.tool_format is not None or knows_tools(
+            lambda messages, tools, is_open: self.render(messages, is_open, tools)
+        )
+
+    # -- rendering ---------------------------------------------------------------------------------------------------
+
+    def _segments(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> list[TextSegment]:
         plain = self._normalised(messages)
         given = normalise_tools(tools)
         self._refuse_special_structure(plain, given)
@@ -122,81 +196,12 @@ class ChatTemplate:
             f"told apart; take {sorted(set(self._special.findall(whole)))} out of the messages"
         )
 
-    def role_prefix(self, messages: Sequence[Mapping[str, Any]], role: str) -> list[TextSegment]:
-        """The text that opens one more message of this role after `messages`; empty for none.
-
-        For the first message it includes what begins every conversation, a default system prompt too. For the
-        assistant it is the generation prompt, where the template has one. So prefix + content + suffix, message after
-        message, spells the whole conversation, as far as the template does not rewrite earlier messages.
-
-        Raises:
-            ChatTemplateError: the template does not allow this role here, or it fails.
-        """
-        roles = self._roles(messages)
-        text = self._prefix_text(roles, role)
-        if any(mark in text for mark in _role_marks(len(roles) + 1)):  # it moves the system prompt to the last message
-            text = self._prefix_text([earlier for earlier in roles if earlier != "system"], role)
-        if any(mark in text for mark in _role_marks(len(roles) + 1)):
-            raise ChatTemplateError(f"this chat template repeats earlier messages in front of a later {role} message")
-        return _template_segment(text)
-
-    def role_suffix(self, messages: Sequence[Mapping[str, Any]], role: str) -> list[TextSegment]:
-        """The text that closes one more message of this role after `messages`; empty for none.
-
-        Raises:
-            ChatTemplateError: the template does not allow this role here, or it fails.
-        """
-        roles = self._roles(messages)
-        return _template_segment(self._suffix_text(roles, role))
-
-    def with_source(self, source: str) -> ChatTemplate:
-        """Another template for the same tokenizer."""
-        return ChatTemplate(source, self._variables["bos_token"], self._variables["eos_token"], self._special_tokens)
-
-    def with_options(self, options: Mapping[str, Any]) -> ChatTemplate:
-        """The template with further variables, such as enable_thinking of Qwen's. What it makes of them counts as its
-        own text, so they must not hold special tokens.
-
-        Args:
-            options: JSON values by names.
-
-        Raises:
-            ChatTemplateError: a name is one of the template's own variables, or a text may become a special token.
-        """
-        for name in options:
-            if not name.isidentifier() or name in _OWN_VARIABLES:
-                raise ChatTemplateError(f"{name!r:.80} cannot be a variable for the chat template: choose another name")
-        for where, text in option_texts(options):
-            if self._could_form_special(text):
-                raise ChatTemplateError(f"{where}={text!r:.80} may become a special token in the chat template's text")
-        other = copy.copy(self)  # with its lock and its environment, which go together
-        other._variables = {**options, **self._variables}
-        return other
-
-    @cached_property
-    def tool_format(self) -> ToolFormat | None:
-        """The format in which it writes tool calls; None where it writes none, or in one that is not known."""
-        return template_format(lambda messages, tools, is_open: self.render(messages, is_open, tools))
-
-    @cached_property
-    def knows_tools(self) -> bool:
-        """Whether it writes the tools it is given into the prompt."""
-        return self.tool_format is not None or knows_tools(
-            lambda messages, tools, is_open: self.render(messages, is_open, tools)
-        )
-
-    # -- rendering ---------------------------------------------------------------------------------------------------
-
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        if self.source is None:
-            raise ChatTemplateError(
-                "this model has no chat template; give prompts as text, or load a model made for chat"
-            )
         variables = {
             **self._variables,
             "messages": list(messages),
@@ -204,15 +209,7 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        with self._lock:
-            try:
-                if self._template is None:
-                    self._template = self._environment.load(self.source)
-                return self._environment.render(self._template, variables)
-            except TemplateRefusedError as error:
-                raise ChatTemplateError(f"the chat template refuses these messages: {error}") from error
-            except Exception as error:  # a template can fail in every way a program can
-                raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+        return self._program.render(variables)
 
     def _normalised(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         plain = normalise(messages, self.source)

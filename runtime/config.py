@@ -307,7 +307,9 @@ class EngineConfig:
             if getattr(self, name) is None:
                 continue
             if not self.enable_prefix_caching:
-                raise InvalidConfigError(f"{name} keeps cached prefixes, and enable_prefix_caching is off: turn it on")
+                raise InvalidConfigError(
+                    f"{name} keeps cached prefixes, and enable_prefix_caching=False keeps none: leave one of them out"
+                )
             if self.tensor_parallel_size > 1:
                 raise InvalidConfigError(
                     f"{name} does not go with tensor_parallel_size={self.tensor_parallel_size}: leave one of them out"

@@ -8,7 +8,15 @@ class RametError(Exception):
 
 
 class InvalidRequestError(RametError, ValueError):
-    """A request is malformed or can never be served; it was refused at submit and nothing was queued."""
+    """A request is malformed or can never be served; it was refused at submit and nothing was queued.
+
+    Attributes:
+        field: what is at fault, "prompt" or a field of SamplingParams, where the message does not begin with its name.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class InvalidConfigError(RametError, ValueError):
@@ -17,6 +25,19 @@ class InvalidConfigError(RametError, ValueError):
 
 class RequestFailedError(RametError, RuntimeError):
     """This request failed while it ran; others are unaffected."""
+
+
+class RequestUnmetError(RequestFailedError):
+    """What this request asks for cannot be done, which came to light while it ran: a constraint too complex to go on
+    with, penalties that no number can hold, a text that was to be complete and is cut off.
+
+    Attributes:
+        reason: which field, which value, what to do; without the request's id.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class RequestAbortedError(RequestFailedError):

@@ -36,7 +36,7 @@ from .request import Request, RequestFields
 from .runner_factory import build_runner, runner_candidates
 from .runner_spec import RunnerSpec
 from .tiers.prefix_tiers import TieredStorage
-from .tiers.registry import open_tiers
+from .tiers.registry import check_directory, open_tiers
 from .tokenizer import load_tokenizer
 from .trace.recorder import TraceRecorder
 from .weights.resolve import resolve_model
@@ -85,6 +85,7 @@ class LLM:
         kernels = default_kernels() if kernels is None else kernels
         candidates = runner_candidates(kernels, device, self.config.tensor_parallel_size)
         self.config = for_device(self.config, check_device(device).type, given=engine_options)
+        check_directory(self.config)
         checkpoint = resolve_model(self.model_name)
         self.tokenizer = load_tokenizer(checkpoint.tokenizer_source)
         with ProgressBar("Loading weights", show_progress) as progress:

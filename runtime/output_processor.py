@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass, replace
 
 from ..radix.errors import CacheUsageError
-from .errors import RequestFailedError
+from .errors import RequestFailedError, RequestUnmetError
 from .logprobs import Logprob
 from .metrics import EngineMetrics
 from .outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput, TokenLogprobs
 from .request_state import RequestState
+from .sampler import NOT_FINITE
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .sequence_factory import SequenceFactory
@@ -119,9 +120,12 @@ class OutputProcessor:
     def _fail(self, sequence: Sequence, reason: str, cause: Exception | None = None) -> list[OutputChunk]:
         request_id = sequence.request.request_id
         self._metrics.num_failed += 1
-        error = RequestFailedError(f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}")
+        message = f"request {request_id} failed at token {sequence.num_output_tokens}: {reason}"
+        is_ours = cause is not None or reason.startswith(NOT_FINITE)
+        error = RequestFailedError(message) if is_ours else RequestUnmetError(message, reason)
         if cause is not None:
             error.__cause__ = cause
+        if is_ours:
             logger.error("Request %s failed, and no other: %s", request_id, reason, exc_info=cause)
         return self.give_up(self._requests[request_id], FinishReason.ERROR, error)
 

@@ -95,21 +95,23 @@ def _check_lengths(request: Request, limits: RequestLimits) -> None:
     prompt_len = len(request.prompt_token_ids)
     most = limits.max_tokens(request)
     if request.continuations:
-        max_tokens, shorter = most, "shorten the continuations"
+        max_tokens, shorter, field = most, "shorten the continuations", "continuations"
         what = f"prompt of {prompt_len} tokens plus a continuation of {most}"
         what_most = what
     else:
-        max_tokens, shorter = request.sampling_params.max_tokens or 1, "lower max_tokens"
+        max_tokens, shorter, field = request.sampling_params.max_tokens or 1, "lower max_tokens", "max_tokens"
         what = f"prompt of {prompt_len} tokens plus max_tokens={max_tokens}"
         what_most = f"prompt of {prompt_len} tokens plus max_tokens={most}"
     if prompt_len + max_tokens > limits.max_model_len:
         raise InvalidRequestError(
-            f"{what} exceeds the context limit of {limits.max_model_len} tokens: shorten the prompt or {shorter}"
+            f"{what} exceeds the context limit of {limits.max_model_len} tokens: shorten the prompt or {shorter}",
+            field="prompt" if prompt_len >= limits.max_model_len else field,
         )
     if prompt_len + max_tokens > limits.num_slots:
         raise InvalidRequestError(
             f"{what} can never fit in the KV cache of {limits.num_slots} tokens: raise kv_cache_memory or num_blocks, "
-            f"or {shorter}"
+            f"or {shorter}",
+            field="prompt" if prompt_len >= limits.num_slots else field,
         )
     if limits.max_num_batched_tokens is not None and most + prompt_len - 1 > limits.max_num_batched_tokens:
         # A preempted sequence recomputes prompt and output in one piece, so both count.

@@ -48,7 +48,12 @@ class RequestPreparer:
         vocabulary = self._grammars.vocabulary
         num_healable = 0 if spec.kind in ("ebnf", "tagged_text") else request.num_healable_tokens
         num_healed, text = healed_prefix(request.prompt_token_ids, num_healable, vocabulary)
-        grammar = self._grammars.compile(replace(spec, prefix=text) if num_healed else spec)
+        try:
+            grammar = self._grammars.compile(replace(spec, prefix=text) if num_healed else spec)
+        except GrammarError as error:
+            if request.constraint is None and error.field is None:
+                error.field = spec.kind
+            raise
         num_kept = len(request.prompt_token_ids) - num_healed
         request = replace(
             request,

@@ -20,6 +20,8 @@ from torch import Tensor
 from ..sampling_params import SamplingParams
 from .outputs import TokenLogprobs
 
+NOT_FINITE = "the model's logits are not finite"
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
@@ -160,7 +162,7 @@ def allowed_mask(allowed: Tensor, vocab_size: int) -> NDArray[np.bool_]:
 
 def not_finite(peak: float) -> str:
     """Why a row whose largest logit is `peak` cannot be sampled."""
-    return f"the model's logits are not finite: the largest is {peak}"
+    return f"{NOT_FINITE}: the largest is {peak}"
 
 
 def nothing_left(row: SamplingRow, vocab_size: int) -> str:

@@ -103,6 +103,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             self.programs.on_withdrawal(sequence)
         sequence.status = SequenceStatus.FINISHED
+        self.suspects.drop_cleared()
 
     def put_back(self, sequence: Sequence) -> None:
         """A running sequence loses its blocks and waits, to compute again what the tree does not hold of it then."""

@@ -65,7 +65,7 @@ class StepFailures:
         if not request_ids:
             logger.warning("A step failed that was computed in vain: all that were in it had ended", exc_info=cause)
             return []
-        if len(request_ids) == 1:
+        if _is_of_one_request(step):
             self._num_lone_failures += 1
         elif not _is_final(cause) and self._num_lone_failures < MAX_LONE_FAILURES:
             self._try_again(goals, request_ids, cause)
@@ -107,7 +107,6 @@ class StepFailures:
             error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")
             error.__cause__ = cause
             chunks += self._outputs.give_up(state, FinishReason.ERROR, error)
-        self._scheduler.suspects.drop_cleared()
         return chunks
 
 
@@ -117,6 +116,12 @@ def _goals(step: InFlightStep) -> dict[Sequence, int]:
     goals = {sequence: sequence.num_computed_tokens for sequence in step.batch.forked}
     goals |= {part.sequence: part.end for part in step.batch.scheduled}
     return {sequence: end for sequence, end in goals.items() if not (sequence.is_finished or sequence in step.void)}
+
+
+def _is_of_one_request(step: InFlightStep) -> bool:
+    """Whether it can have failed for one request only. Those who have ended, or were in it in vain, were in it."""
+    sequences = (*step.batch.forked, *(part.sequence for part in step.batch.scheduled))
+    return len({sequence.request.request_id for sequence in sequences}) == 1
 
 
 def _is_final(cause: Exception) -> bool:

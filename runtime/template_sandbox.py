@@ -2,9 +2,9 @@
 
 A chat template may come out of a model file that a stranger made, so it may try to read objects it should not
 (`().__class__`), or to use up memory and time. Jinja's immutable sandbox handles the first. For the second, every loop
-step and every call is counted, every operation that makes a long string or list checks the length before it makes it,
-and only the filters and methods that chat templates use are there at all. There is no loader, so no file can be
-included.
+step and every call is counted and paid for out of a TemplateBudget, every operation that makes a long string or list
+checks the length before it makes it, and only the filters and methods that chat templates use are there at all. There
+is no loader, so no file can be included.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ import jinja2
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
+from jinja2.lexer import Token, TokenStream
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from .template_budget import TemplateBudget, TemplateRefusedError
 from .template_vocabulary import COMPARING_TESTS, FILTERS, MAPPING_METHODS, STRING_METHODS, TESTS
 
-MAX_SOURCE_LEN = 1 << 20
+MAX_SOURCE_LEN = 1 << 18
+MAX_SOURCE_TOKENS = 20_000
+"""Names, signs and pieces of text. The longest templates of models have half as many; compiling these takes half a
+second."""
 MAX_TEXT_LEN = 1 << 23
 MAX_LIST_LEN = 100_000
-MAX_STEPS = 250_000
+MAX_STEPS = 400_000
 MAX_RANGE_LEN = 10_000
 MAX_NUMBER = 1 << 63
 CHARS_PER_STEP = 256
 """Making a text of this many characters counts as one step, so all texts of a render together are bounded as well."""
-
-
-class TemplateRefusedError(Exception):
-    """The template itself called raise_exception, or ran out of its bounds. The message is for the user."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -51,6 +52,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _Generation], optimized=False
         )
         self.num_steps = 0
+        self._budget = TemplateBudget()
         self.filters = {name: self._bounded(self.filters[name]) for name in FILTERS} | {
             "join": self._join,
             "replace": self._replace,
@@ -76,7 +78,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
         Raises:
             jinja2.TemplateError: it has a syntax error.
-            TemplateRefusedError: it is longer than MAX_SOURCE_LEN.
+            TemplateRefusedError: it is longer than MAX_SOURCE_LEN or MAX_SOURCE_TOKENS.
         """
         if len(source) > MAX_SOURCE_LEN:
             raise TemplateRefusedError(f"the template has {len(source)} characters; at most {MAX_SOURCE_LEN} are read")
@@ -84,17 +86,23 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         tree.set_environment(self)
         return jinja2.Template.from_code(self, self.compile(tree), self.make_globals(None))
 
-    def render(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+    def render(
+        self, template: jinja2.Template, variables: Mapping[str, Any], budget: TemplateBudget | None = None
+    ) -> str:
         """Render a template that `load` returned.
+
+        Args:
+            budget: what it may use, shared with other renders; it is spent. None for one of its own.
 
         Raises:
             TemplateRefusedError: it called raise_exception or exceeded a bound.
             Exception: whatever else goes wrong inside a template.
         """
         self.num_steps = 0
+        self._budget = budget or TemplateBudget()
         pieces: list[str] = []
         length = 0
-        for piece in template.generate(**variables):
+        for piece in template.generate(variables):
             length += len(piece)
             _check_length(length)
             pieces.append(piece)
@@ -139,6 +147,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return items
         return self._counted(items)
 
+    def checked_turn(self) -> None:
+        """Once more through the body of a loop, whatever is in it. What the loop runs over has been counted."""
+        self._step(0)
+
     def checked_concat(self, *parts: Any) -> str:
         """The ~ operator."""
         return self._join(parts)
@@ -163,6 +175,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.num_steps += num_steps
         if self.num_steps > MAX_STEPS:
             raise TemplateRefusedError(f"the template takes more than {MAX_STEPS} steps")
+        self._budget.spend(num_steps)
 
     def _charged(self, value: Any) -> Any:
         """The value, its size counted as steps and checked against the largest allowed."""
@@ -275,6 +288,7 @@ class _Checks(NodeTransformer):
         self.generic_visit(node)
         assert isinstance(node.iter, nodes.Expr)
         node.iter = _through("checked_iter", [node.iter], node.lineno)
+        node.body.insert(0, nodes.ExprStmt(_through("checked_turn", [], node.lineno), lineno=node.lineno))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - Jinja's name
@@ -302,9 +316,16 @@ def _through(method: str, arguments: list[nodes.Expr], lineno: int) -> nodes.Cal
 
 
 class _Generation(Extension):
-    """`{% generation %} ... {% endgeneration %}` marks the model's own text for training; it renders as its content."""
+    """`{% generation %} ... {% endgeneration %}` marks the model's own text for training; it renders as its content.
+    And the parser is given no more than MAX_SOURCE_TOKENS."""
 
     tags = {"generation"}  # noqa: RUF012 - declared so by Jinja
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        for count, token in enumerate(stream):
+            if count >= MAX_SOURCE_TOKENS:
+                raise TemplateRefusedError(f"the template has more than {MAX_SOURCE_TOKENS} words and signs")
+            yield token
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -20,14 +20,20 @@ def is_deliberate(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """The error as one line, followed by the causes that its message does not already name."""
-    texts = [" ".join(str(error).split()) or type(error).__name__]
+    texts = [_text(error) or type(error).__name__]
     cause = error.__cause__
     while cause is not None:
-        text = " ".join(str(cause).split())
+        text = _text(cause)
         if text and not any(text in seen for seen in texts):
             texts.append(text)
         cause = cause.__cause__
     return ": ".join(texts)
+
+
+def _text(error: BaseException) -> str:
+    """Without the number of an error of the system, which says what its words say."""
+    text = " ".join(str(error).split())
+    return text.removeprefix(f"[Errno {error.errno}] ") if isinstance(error, OSError) else text
 
 
 def cause_and_remedy(error: BaseException) -> tuple[str, str]:

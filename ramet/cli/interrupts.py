@@ -1,4 +1,4 @@
-"""Ctrl-C while a model is being opened: the process ends at once.
+"""Ctrl-C while modules are imported or a model is opened, and while the process ends: it ends at once.
 
 An exception in the middle of an import is swallowed by some packages and leaves others half imported, so none is raised
 then; nothing is running yet that would need to be put away.
@@ -33,7 +33,7 @@ def exit_on_interrupt(is_opening: Callable[[], bool] = lambda: True) -> Iterator
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
         if is_opening():
-            _exit()
+            _exit(signal_number, frame)
         signal.default_int_handler(signal_number, frame)
 
     signal.signal(signal.SIGINT, handle)
@@ -43,7 +43,12 @@ def exit_on_interrupt(is_opening: Callable[[], bool] = lambda: True) -> Iterator
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _exit() -> None:
+def exit_on_interrupt_from_now_on() -> None:
+    """All is done but for the end of the interpreter, where nobody would catch an exception."""
+    signal.signal(signal.SIGINT, _exit)
+
+
+def _exit(signal_number: int, frame: FrameType | None) -> None:
     with contextlib.suppress(Exception):  # the stream may be closed, or in the middle of a write
         sys.stdout.flush()
     os.write(2, INTERRUPTED_LINE.encode())

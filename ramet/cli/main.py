@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from .. import __version__
 from . import chat, demo, doctor, eval, figures, run, serve
 from .errors import is_deliberate, one_line
+from .flags import flags_of, in_flags
 from .interrupts import EXIT_INTERRUPTED, INTERRUPTED_LINE
 
 EXIT_USAGE = 2
@@ -57,9 +58,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ramet {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=command.summary, description=f"{command.summary}.".capitalize())
+        sentence = f"{command.summary[0].upper()}{command.summary[1:]}."
+        subparser = subparsers.add_parser(name, help=command.summary, description=sentence)
         command.add_arguments(subparser)
         subparser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+        subparser.set_defaults(flags=flags_of(subparser))
     return parser
 
 
@@ -69,6 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: by argparse, for --help, --version and a command line it cannot read.
     """
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        sys.stderr.write(INTERRUPTED_LINE)
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None) -> int:
     _make_output_safe()
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -77,9 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     try:
         return COMMANDS[args.command].execute(args)
-    except KeyboardInterrupt:
-        sys.stderr.write(INTERRUPTED_LINE)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone; the interpreter must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug or not is_deliberate(error):
             raise
-        print(f"ramet: error: {one_line(error)}", file=sys.stderr)
+        print(f"ramet: error: {in_flags(one_line(error), args.flags)}", file=sys.stderr)
         return EXIT_USAGE
 
 

@@ -38,18 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    config = server_config(args)
+    with exit_on_interrupt():  # but while the server runs, which has handlers of its own
+        return _serve(args, server_config(args))
+
+
+def _serve(args: argparse.Namespace, config: ServerConfig) -> int:
     try:
         from ..runtime.server.listener import bound_socket, url_of
         from ..runtime.server.run import serve, shut_down_within
+        from ..runtime.server.tenant import Tenants
     except ModuleNotFoundError as error:
         raise CommandError(
             f"the server needs packages that are not installed (no {error.name}): pip install 'ramet[server]'"
         ) from None
     _set_up_logging(args)
+    tenants = Tenants(config)  # before a model is loaded: it may refuse what was given
     with bound_socket(config) as listening:
         llm = _load(args)
-        num_cut_off = serve(llm, config, listening, lambda: _announce(llm, config, url_of(listening)))
+        url = url_of(listening)
+        num_cut_off = serve(llm, config, tenants, listening, lambda grpc_port: _announce(llm, config, url, grpc_port))
     status = EXIT_CUT_OFF if num_cut_off else 0
     if not shut_down_within(llm, _SHUTDOWN_SECONDS):
         _leave_at_once(status)
@@ -70,8 +77,6 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
     }
-    if args.request_timeout_s == 0:
-        options["request_timeout_s"] = None
     options.setdefault("api_keys", api_keys_from_env())
     return ServerConfig(**options)
 
@@ -105,9 +110,9 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
         dest="api_keys",
         action="append",
         metavar="KEY",
-        help="ask for KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), also "
-        "several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which `ps` "
-        "does not show; it has commas between keys, so they can have none inside)",
+        help="ask for it; KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), may be "
+        "given several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which "
+        "`ps` does not show; it has commas between keys, so they can have none inside)",
     )
     group.add_argument(
         "--admin-api-key",
@@ -132,11 +137,12 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     sizes = {
         "body": "of one request's body (default: 8M)",
         "header": "of one request's headers (default: 32K)",
-        "stored-response": "of the responses that are kept for each API key (default: 32M)",
+        "total-body": "of all requests' bodies together; more get 429 (default: 64M)",
+        "stored-response": "of the responses kept for each API key; 0 keeps none (default: 32M)",
     }
-    for part, text in sizes.items():
-        dest = f"max_{part.replace('-', '_')}_bytes"
-        group.add_argument(f"--max-{part}-size", dest=dest, type=byte_count, metavar="SIZE", help=text)
+    for name, text in sizes.items():
+        dest = f"max_{name.replace('-', '_')}_bytes"
+        group.add_argument(f"--max-{name}-size", dest=dest, type=byte_count, metavar="SIZE", help=text)
     seconds = {
         "request": "a request may take; 0 for as long as it likes (default: 600)",
         "header": "a client may take to send its headers (default: 30)",
@@ -152,19 +158,18 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 def _load(args: argparse.Namespace) -> LLM:
     if args.served_model is not None and args.model is not None and args.served_model != args.model:
         raise CommandError(f"two models are named, {args.served_model!r} and {args.model!r}: leave one out")
-    with exit_on_interrupt():
-        from ..runtime.llm import LLM
+    from ..runtime.llm import LLM
 
-        return LLM(
-            args.served_model or args.model,
-            device=args.device,
-            kernels=args.kernels,
-            num_threads=args.threads,
-            **engine_options(args),
-        )
+    return LLM(
+        args.served_model or args.model,
+        device=args.device,
+        kernels=args.kernels,
+        num_threads=args.threads,
+        **engine_options(args),
+    )
 
 
-def _announce(llm: LLM, config: ServerConfig, url: str) -> None:
+def _announce(llm: LLM, config: ServerConfig, url: str, grpc_port: int | None) -> None:
     keys = len(config.api_keys) + len(config.admin_api_keys)
     snapshot = llm.cache_snapshot()
     cache = snapshot.num_blocks * snapshot.block_size
@@ -174,6 +179,12 @@ def _announce(llm: LLM, config: ServerConfig, url: str) -> None:
         f"  {keys} API key{'s' if keys > 1 else ''} known" if keys else "  no API key needed",
         f"  page {url}/   endpoints {url}/docs   OpenAI clients: base_url={url}/v1",
     ]
+    if grpc_port is not None:
+        lines.append(f"  gRPC at {_in_url(config.host)}:{grpc_port}")
+    if llm.config.prefix_cache_dir is not None:
+        disk = llm.metrics().tiers.get("disk")
+        found = disk.num_held_blocks * snapshot.block_size if disk is not None else 0
+        lines.append(f"  prefixes are kept in {llm.config.prefix_cache_dir}, where {found:,} tokens were found")
     print("\n".join(lines), flush=True)
     if not keys and not _is_loopback(config.host):
         print(
@@ -181,6 +192,10 @@ def _announce(llm: LLM, config: ServerConfig, url: str) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_loopback(host: str) -> bool:

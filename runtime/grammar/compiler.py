@@ -7,6 +7,7 @@ as what was compiled.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -19,6 +20,8 @@ from .errors import GrammarBudgetError, GrammarError
 from .interface import Grammar
 from .registry import DEFAULT_BACKEND, GRAMMAR_BACKENDS
 from .vocabulary import GrammarVocabulary
+
+logger = logging.getLogger(__name__)
 
 MAX_COMPILE_S = 1.0
 MAX_OVERDUE = 8
@@ -39,7 +42,7 @@ class _Entry:
     def result(self) -> Grammar:
         if self.grammar is None:
             assert self.error is not None
-            raise self.error.with_traceback(None)
+            raise _without_past(self.error)
         return self.grammar
 
 
@@ -111,7 +114,10 @@ class GrammarCompiler:
 
     def _backend(self, name: str) -> GrammarBackend:
         if name not in GRAMMAR_BACKENDS:
-            raise GrammarError(f"grammar_backend={name!r} is unknown: choose one of {', '.join(GRAMMAR_BACKENDS)}")
+            raise GrammarError(
+                f"grammar_backend={name!r} is unknown: choose one of {', '.join(GRAMMAR_BACKENDS)}",
+                field="grammar_backend",
+            )
         with self._backends_lock:
             if name not in self._backends:
                 self._backends[name] = GRAMMAR_BACKENDS[name](self.vocabulary)
@@ -135,10 +141,10 @@ class GrammarCompiler:
             grammar = backend.compile(spec)
             entry = _Entry(grammar, None, grammar.num_bytes)
         except GrammarError as error:
-            entry = _Entry(None, error, _REFUSAL_BYTES)
+            entry = _Entry(None, _without_past(error), _REFUSAL_BYTES)
         except Exception as error:
-            refusal = GrammarError(f"{spec.kind} cannot be enforced: its compilation failed with {error!r}")
-            refusal.__cause__ = error
+            logger.warning("The compilation of a grammar failed", exc_info=error)
+            refusal = GrammarError(f"{spec.kind} cannot be enforced: its compilation failed with {error!r:.1000}")
             entry = _Entry(None, refusal, _REFUSAL_BYTES)
         with self._lock:
             del self._running[spec]
@@ -153,3 +159,11 @@ class GrammarCompiler:
         self._num_bytes += num_bytes
         while self._num_bytes > self._max_cache_bytes and len(self._entries) > 1:
             self._num_bytes -= self._entries.popitem(last=False)[1].num_bytes
+
+
+def _without_past(error: GrammarError) -> GrammarError:
+    """The same error, never raised. One that was holds on to the frames that it went through, and they to all that a
+    request has brought: kept, or raised again and again, it would keep that too."""
+    copied = type(error).__new__(type(error), *error.args)
+    vars(copied).update(vars(error))
+    return copied

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from .errors import ApiError
+from .errors import ApiError, shutting_down
 
 _MAX_RETRY_AFTER_S = 60.0
 
@@ -48,7 +48,7 @@ class Admission:
         """
         if self.is_draining:
             self.num_rejected += 1
-            raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5.0)
+            raise shutting_down()
         if num_sequences > self.max_live:
             raise ApiError(400, f"the request has {num_sequences} samples, and this server takes {self.max_live}")
         if self.num_live + num_sequences > self.max_live:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.util import find_spec
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,14 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from ..errors import InvalidConfigError
 from .answer_log import AnswerLog
 from .anthropic.messages import router as messages_router
-from .body import invalid_value
-from .border import Border, error_response
+from .bodies import BodyRefusedError
+from .border import Border, error_response, is_public
 from .document import Document
 from .errors import ApiError
 from .health import router as health_router
+from .json_route import invalid_value
 from .live.collector import LiveCollector
 from .live.routes import router as live_router
 from .metrics import ServerMetrics
@@ -34,6 +33,7 @@ from .openai.models import router as models_router
 from .openai.refused import router as refused_router
 from .openai.responses import router as responses_router
 from .openai.responses_store import ResponseStore
+from .profile import Profile
 from .service import EngineService
 from .web.routes import router as web_router
 
@@ -59,15 +59,9 @@ _GRPC_GRACE_SECONDS = 1.0
 
 
 def build_app(service: EngineService) -> FastAPI:
-    """The application over an engine. It takes the loop it is started on for its own.
-
-    Raises:
-        InvalidConfigError: gRPC is wanted, and its packages are not there.
-    """
-    if service.config.grpc_port is not None and find_spec("grpc") is None:
-        raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
-
+    """The application over an engine. It takes the loop it is started on for its own."""
     live = LiveCollector(service)
+    profile = Profile(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -79,8 +73,11 @@ def build_app(service: EngineService) -> FastAPI:
                 grpc_server = await start_grpc(service)
                 stack.push_async_callback(grpc_server.stop, _GRPC_GRACE_SECONDS)
                 service.grpc_port = grpc_server.port
-            yield
-            await live.close()
+            try:
+                yield
+            finally:
+                await live.close()
+                profile.close()
         service.close()
 
     app = FastAPI(
@@ -96,13 +93,14 @@ def build_app(service: EngineService) -> FastAPI:
     service.finished.append(metrics.note_output)
     app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
     app.state.live = live
+    app.state.profile = profile
     for router in ROUTERS:
         app.include_router(router)
-    app.openapi = Document(app)  # type: ignore[method-assign]
+    app.openapi = Document(app, has_keys=service.tenants.has_keys, is_public=is_public)  # type: ignore[method-assign]
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
-    app.add_middleware(Border, config=service.config)
+    app.add_middleware(Border, config=service.config, tenants=service.tenants)
     app.add_middleware(AnswerLog, metrics=metrics, is_logging=service.config.log_requests)
     if service.config.allowed_origins:
         app.add_middleware(
@@ -124,8 +122,10 @@ async def _on_invalid_parameter(http: Request, error: Exception) -> Response:
 
 
 async def _on_http_error(http: Request, error: Exception) -> Response:
-    """There is no such route, or not by this method."""
+    """There is no such route, or not by this method; or the body is not taken."""
     assert isinstance(error, HTTPException)
+    if isinstance(error, BodyRefusedError):
+        return error_response(http.url.path, error.failure, http.state.request_id)
     what = {404: f"there is no {http.url.path} here", 405: f"{http.url.path} is not used with {http.method}"}
     message = what.get(error.status_code, str(error.detail))
     return error_response(http.url.path, ApiError(error.status_code, message), http.state.request_id)

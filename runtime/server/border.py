@@ -6,21 +6,19 @@ API key, the size of the body. Nothing is allocated for a request that is turned
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterable, Iterator
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .bodies import Bodies
 from .config import ServerConfig
-from .errors import ApiError, as_api_error, error_body
+from .errors import ApiError, error_body, reported
 from .json_text import to_json
 from .origins import HostCheck
 from .streaming import ClientDisconnectedError
 from .tenant import Tenants
-
-logger = logging.getLogger(__name__)
 
 PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """They hold nothing that belongs to anybody, and are open without a key."""
@@ -32,6 +30,11 @@ REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
 """Where OpenAI's clients look for it, and where Anthropic's do."""
 
 
+def is_public(path: str) -> bool:
+    """Whether it is open without a key."""
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES)
+
+
 def error_response(path: str, error: ApiError, request_id: str) -> Response:
     headers = {"x-request-id": request_id}
     if error.retry_after_s is not None:
@@ -41,19 +44,24 @@ def error_response(path: str, error: ApiError, request_id: str) -> Response:
     return Response(to_json(error_body(path, error)), error.status, headers, "application/json")
 
 
+def new_request_id() -> str:
+    return f"req-{secrets.token_hex(12)}"
+
+
 class Border:
     """Wraps the application. Sets `scope["state"]["request_id"]` and `["tenant"]`."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, tenants: Tenants) -> None:
         self._app = app
         self._config = config
-        self._tenants = Tenants(config)
+        self._tenants = tenants
         self._hosts = HostCheck(config)
+        self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request_id = f"req-{secrets.token_hex(12)}"
+        request_id = new_request_id()
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         is_started = False
@@ -67,20 +75,22 @@ class Border:
                 message = {**message, "headers": [*headers, *ids]}
             await send(message)
 
+        body = self._bodies.open()
         try:
             self._check_headers(scope)
             self._hosts.check(scope["headers"])
             state["tenant"] = self._tenant(scope)
-            await self._app(scope, self._limited(scope, receive), send_with_id)
+            self._bodies.check_len(dict(scope["headers"]).get(b"content-length", b"0"))
+            await self._app(scope, body.counted(receive), send_with_id)
         except ClientDisconnectedError:
             return None
         except Exception as error:
-            failure = as_api_error(error, request_id)
-            if failure.status >= 500 and not isinstance(error, ApiError):
-                logger.exception("request %s failed", request_id)
+            failure = reported(error, request_id)
             if is_started:  # too late to say it: the connection is cut, which the client sees
                 raise
             await error_response(scope["path"], failure, request_id)(scope, receive, send_with_id)
+        finally:
+            body.free()
         return None
 
     def _check_headers(self, scope: Scope) -> None:
@@ -90,30 +100,12 @@ class Border:
 
     def _tenant(self, scope: Scope) -> object:
         path = scope["path"]
-        if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES) or scope["method"] == "OPTIONS":
+        if is_public(path) or scope["method"] == "OPTIONS":
             return None
         tenant = self._tenants.find(given_keys(scope["headers"]))
         if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
             raise ApiError(403, f"{path} is for admin keys only: it tells of all tenants", code="not_admin")
         return tenant
-
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        most = self._config.max_body_bytes
-        error = ApiError(413, f"the body has more than {most} bytes, the limit of this server")
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > most:
-            raise error
-        num_bytes = 0
-
-        async def receive_limited() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > most:
-                raise error
-            return message
-
-        return receive_limited
 
 
 def given_keys(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:

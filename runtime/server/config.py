@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..errors import InvalidConfigError
@@ -25,6 +26,8 @@ class ServerConfig:
             was loaded by.
         max_body_bytes, max_header_bytes: of one HTTP request; larger ones get 413 and 431. Nothing else runs while a
             body is read as JSON: 8 MiB of token ids take a quarter of a second.
+        max_total_body_bytes: of all HTTP requests that are not answered yet; more get 429. What is made of a body takes
+            many times its size, so this bounds the server's memory.
         max_n: samples of one request, `n` and `best_of` alike.
         max_prompts: prompts of one request.
         max_prompt_chars: of a prompt, and of all that one `/tokenize` is given: longer ones are refused before they are
@@ -33,7 +36,8 @@ class ServerConfig:
         max_stored_response_bytes: memory of each API key for responses that others may go on from
             (`previous_response_id`); 0 keeps none.
         max_connections: open at a time; more get 503.
-        request_timeout_s: a request that takes longer is ended; None lets it take as long as it likes.
+        request_timeout_s: a request that takes longer is ended; None lets it take as long as it likes, and so
+            does 0, which becomes None.
         header_timeout_s, body_timeout_s: a client that sends its request more slowly gets 408.
         write_timeout_s: a client that takes nothing of its answer for so long is cut off.
         drain_timeout_s: how long what runs may go on after SIGTERM.
@@ -41,7 +45,8 @@ class ServerConfig:
             default is for large models on slow CPUs: a false alarm costs a healthy server.
         log_requests: one line of the log for each, without its text and its key.
         allow_request_template: take chat templates out of requests (rendered in the sandbox all the same).
-        allowed_origins: web pages of other origins that may call it from a browser.
+        allowed_origins: web pages that may call it from a browser, as "https://host" or "http://host:port", or "*" for
+            all; turned into the spelling that browsers send.
         grpc_port: also speak gRPC there; None does not.
     """
 
@@ -52,6 +57,7 @@ class ServerConfig:
     served_model_names: tuple[str, ...] = ()
     max_body_bytes: int = 8 * MIB
     max_header_bytes: int = 32 << 10
+    max_total_body_bytes: int = 64 * MIB
     max_n: int = 128
     max_prompts: int = 2048
     max_prompt_chars: int | None = None
@@ -82,9 +88,14 @@ class ServerConfig:
             _check_port("grpc_port", self.grpc_port)
         for name in ("api_keys", "admin_api_keys", "served_model_names", "allowed_origins"):
             values = getattr(self, name)
-            if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):
-                raise InvalidConfigError(f"{name} must be a tuple of non-empty texts")
-        for name in ("max_body_bytes", "max_header_bytes", "max_n", "max_prompts", "max_connections"):
+            if not isinstance(values, tuple) or not all(isinstance(value, str) for value in values):
+                raise InvalidConfigError(f"{name} must be a tuple of texts")
+            if "" in values:
+                raise InvalidConfigError(f"{name} has an empty text: leave it out")
+        object.__setattr__(self, "allowed_origins", tuple(map(_as_browsers_send, self.allowed_origins)))
+        for name in (
+            *("max_body_bytes", "max_header_bytes", "max_total_body_bytes", "max_n", "max_prompts", "max_connections"),
+        ):
             _check_count(name, getattr(self, name), 1)
         named_keys(self.api_keys, self.admin_api_keys)  # raises
         if self.max_prompt_chars is not None:
@@ -95,7 +106,8 @@ class ServerConfig:
             _check_seconds(name, getattr(self, name), is_zero_allowed=False)
         _check_seconds("drain_timeout_s", self.drain_timeout_s, is_zero_allowed=True)
         if self.request_timeout_s is not None:
-            _check_seconds("request_timeout_s", self.request_timeout_s, is_zero_allowed=False)
+            _check_seconds("request_timeout_s", self.request_timeout_s, is_zero_allowed=True)
+            object.__setattr__(self, "request_timeout_s", self.request_timeout_s or None)
 
 
 def _check_port(name: str, value: object) -> None:
@@ -111,4 +123,24 @@ def _check_count(name: str, value: object, least: int) -> None:
 def _check_seconds(name: str, value: object, *, is_zero_allowed: bool) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < float("inf") or (value == 0 and not is_zero_allowed):  # type: ignore[operator]
-        raise InvalidConfigError(f"{name}={value!r} must be a number of seconds above 0")
+        raise InvalidConfigError(
+            f"{name}={value!r} must be a number of seconds{', 0 or more' if is_zero_allowed else ' above 0'}"
+        )
+
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
+_USUAL_PORTS = {"http": "80", "https": "443"}
+
+
+def _as_browsers_send(origin: str) -> str:
+    """In small letters, without the usual port of its scheme: other spellings would never be met."""
+    if origin == "*":
+        return origin
+    found = _ORIGIN.fullmatch(origin)
+    if found is None:
+        raise InvalidConfigError(
+            f"allowed_origins={origin!r:.200} must be scheme://host or scheme://host:port, such as "
+            "http://localhost:3000, without a path; '*' allows all"
+        )
+    scheme, host, port = found[1].lower(), found[2].lower(), found[3]
+    return f"{scheme}://{host}" if port in (None, _USUAL_PORTS.get(scheme)) else f"{scheme}://{host}:{port}"

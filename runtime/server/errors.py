@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import EngineStoppedError, InvalidRequestError, RequestAbortedError
+from ..errors import EngineStoppedError, InvalidRequestError, RequestAbortedError, RequestUnmetError
 
+logger = logging.getLogger(__name__)
 Body = dict[str, Any]
+_NUM_END_LINES = 60
+"""Of a traceback, at its beginning and at its end: one of endless calls has thousands."""
 
 
 class ApiError(Exception):
@@ -39,6 +44,11 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
+def shutting_down() -> ApiError:
+    """The answer to what comes, or is not done, when the server ends."""
+    return ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5.0)
+
+
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
     """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside."""
     if isinstance(error, ApiError):
@@ -48,11 +58,30 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(503, message, code="engine_stopped", retry_after_s=5.0)
     if isinstance(error, RequestAbortedError):
         return ApiError(499, str(error), code="request_aborted")
+    if isinstance(error, RequestUnmetError):
+        return ApiError(400, error.reason, param=_field_named(error.reason), code="request_failed")
     if isinstance(error, RecursionError):  # whoever walked through the body was not the one to blame
         return ApiError(400, "the body is nested too deeply: lists and objects in each other, hundreds of times")
-    if isinstance(error, InvalidRequestError | ValueError):
+    if isinstance(error, InvalidRequestError):
+        return ApiError(400, str(error), param=error.field or _field_named(str(error)))
+    if isinstance(error, ValueError):
         return ApiError(400, str(error), param=_field_named(str(error)))
     return ApiError(500, f"request {request_id} failed inside the server; its log says why", code="internal_error")
+
+
+def reported(error: BaseException, request_id: str) -> ApiError:
+    """`as_api_error`; and the log is told why, once, of what the client is told no more of than that it failed.
+
+    Args:
+        request_id: the one that the client has been given.
+    """
+    failure = as_api_error(error, request_id)
+    if failure.code == "internal_error":
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        left_out = [f"  ... {len(lines) - 2 * _NUM_END_LINES} lines ..."] if len(lines) > 2 * _NUM_END_LINES else []
+        shown = [*lines[:_NUM_END_LINES], *left_out, *lines[-_NUM_END_LINES:]] if left_out else lines
+        logger.error("request %s failed: %.1000s\n%s", request_id, error, "\n".join(line[:1000] for line in shown))
+    return failure
 
 
 def openai_body(error: ApiError) -> Body:

@@ -1,7 +1,8 @@
 """DrainingServer: uvicorn's server, which ends when everything it has taken on is answered.
 
-    first stop     requests are refused with 503, and `/ready` says so, while what runs goes on
-    it has ended, or the drain time is over, or second stop
+    first stop     requests are refused with 503, and `/ready` says so, while what runs goes on; who has not sent the
+                   whole of a request is not waited for
+    all is answered, or the drain time is over, or second stop
                    what still runs ends with an error that says why
     then           the port is closed, what is written already is sent, connections are closed
 
@@ -21,10 +22,11 @@ from functools import partial
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.server import HANDLED_SIGNALS
 
 from .app import build_app
-from .errors import ApiError
+from .config import ServerConfig
 from .protocol import HttpProtocol
 from .service import EngineService
 
@@ -48,7 +50,8 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(self, service: EngineService, on_started: Callable[[], None]) -> None:
-        super().__init__(_uvicorn_config(service))
+        self._app = build_app(service)
+        super().__init__(_uvicorn_config(self._app, service.config))
         self.num_cut_off = 0
         self._on_started = on_started
         self._service = service
@@ -67,6 +70,14 @@ class DrainingServer(uvicorn.Server):
         """Nothing: `stop_on_signals` is for whoever owns the process."""
         yield
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """
+        Raises:
+            InvalidConfigError: the port of gRPC is taken.
+        """
+        async with self._app.router.lifespan_context(self._app):  # uvicorn would log what it raises, and exit
+            await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_started()
@@ -79,10 +90,10 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(_TICK_SECONDS if self._num_stops else _IDLE_TICK_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        cause = ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5.0)
-        self.num_cut_off = self._service.end_all(cause)
+        self.num_cut_off = self._service.end_all()
         if self.num_cut_off:
             logger.warning("%d requests were cut off by the end of the server", self.num_cut_off)
+        self._service.end_calls()
         for server in self.servers:
             server.close()
         for listening in sockets or ():
@@ -100,13 +111,16 @@ class DrainingServer(uvicorn.Server):
         for task in tuple(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.lifespan.shutdown()
 
     def _is_drained(self) -> bool:
         if not self._num_stops:
             return False
-        is_over = time.monotonic() >= self._deadline
-        return is_over or self._service.admission.num_live == 0 or self._service.engine_fault() is not None
+        connections = [each for each in self.server_state.connections if isinstance(each, HttpProtocol)]
+        for connection in connections:
+            connection.refuse_unfinished()
+        if time.monotonic() >= self._deadline or self._service.engine_fault() is not None:
+            return True
+        return not self._service.is_answering and not any(connection.is_answering for connection in connections)
 
 
 @contextlib.contextmanager
@@ -124,14 +138,13 @@ def stop_on_signals(server: DrainingServer) -> Generator[None, None, None]:
             signal.signal(number, handler)
 
 
-def _uvicorn_config(service: EngineService) -> uvicorn.Config:
-    config = service.config
+def _uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
-        build_app(service),
+        app,
         loop="asyncio",
         http=partial(HttpProtocol, limits=config),  # type: ignore[arg-type]
         ws="none",
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Self
 
@@ -17,26 +19,55 @@ _START_SECONDS = 30.0
 
 
 def bound_socket(config: ServerConfig) -> socket.socket:
-    """A socket on the address of the options, on which nobody listens yet: clients are refused until a server does.
+    """A socket that listens on the address of the options, so that nobody else can take it while the model is loaded.
+    Clients that come before a server takes it over wait to be served.
 
     Raises:
-        InvalidConfigError: there is no such address here, or the port is taken.
+        InvalidConfigError: there is no such address here, or the port is taken, or gRPC's is, or gRPC is missing.
     """
-    where = f"port={config.port} at host={config.host!r}"
+    listening = _listening("port", config.host, config.port)
+    try:
+        _check_grpc(config)
+    except InvalidConfigError:
+        listening.close()
+        raise
+    return listening
+
+
+def _listening(name: str, host: str, port: int) -> socket.socket:
+    where = f"{name}={port} at host={host!r}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InvalidConfigError(f"{where} cannot be listened on ({error}); choose another address") from error
+        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); {_advice(error)}") from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen()  # before this, others may bind the same port
     except OSError as error:
         bound.close()
-        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); choose another port") from error
+        raise InvalidConfigError(f"{where} cannot be listened on ({error.strerror}); {_advice(error)}") from error
     return bound
+
+
+def _check_grpc(config: ServerConfig) -> None:
+    """It takes no socket from us: all we can do before a model is loaded is to see whether its port is free now."""
+    if config.grpc_port is None:
+        return
+    if find_spec("grpc") is None:
+        raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
+    _listening("grpc_port", config.host, config.grpc_port).close()
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "choose an address of this machine for the host"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "choose a port above 1023: those below are the system's"
+    return "choose another port" if error.errno == errno.EADDRINUSE else "choose another address"
 
 
 def url_of(listening: socket.socket) -> str:
@@ -69,14 +100,23 @@ class BackgroundServer:
         self._socket = bound_socket(self.config)
         self.url = url_of(self._socket)
         self._is_started = threading.Event()
+        self._failure: BaseException | None = None
         self._server = DrainingServer(self.service, self._is_started.set)
         self._thread = threading.Thread(target=self._run, name="ramet-server", daemon=True)
 
     def start(self) -> None:
-        """Returns when requests are taken."""
+        """Returns when requests are taken. Raises what keeps it from that, such as gRPC's port, taken meanwhile."""
         self._thread.start()
         if not self._is_started.wait(_START_SECONDS):
             raise TimeoutError(f"the server did not start within {_START_SECONDS:g} s")
+        if self._failure is not None:
+            self.close()
+            raise self._failure
+
+    @property
+    def num_cut_off(self) -> int:
+        """Requests that were ended because the server was."""
+        return self._server.num_cut_off
 
     def stop(self) -> None:
         """Begin to drain, and return at once; called again, do not wait for what runs any longer."""
@@ -99,4 +139,10 @@ class BackgroundServer:
         self.close()
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
+        try:
+            self._server.run(sockets=[self._socket])
+        except BaseException as error:
+            if self._is_started.is_set():
+                raise
+            self._failure = error
+            self._is_started.set()

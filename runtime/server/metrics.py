@@ -7,7 +7,7 @@ it said last is told again if a step keeps it from answering.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request
@@ -21,6 +21,7 @@ from ...radix.stats import CacheStats
 from ..engine import Engine
 from ..metrics import EngineMetrics
 from ..outputs import RequestOutput
+from ..tiers.base import TierStats
 from .document import TEXT, answers_as
 from .service import EngineService
 
@@ -74,7 +75,7 @@ class EngineReading:
             num_held_blocks=cache.num_blocks - cache.num_available_blocks,
             num_cached_blocks=cache.num_tree_blocks,
             block_size=cache.block_size,
-            metrics=engine.metrics.snapshot(),
+            metrics=engine.metrics_snapshot(),
             cache=cache.stats,
         )
 
@@ -124,6 +125,31 @@ class EngineCollector(Collector):
         for phase, seconds in reading.metrics.phase_seconds.items():
             phases.add_metric([phase], seconds)
         yield phases
+        yield from _tier_metrics(reading.metrics.tiers)
+
+
+def _tier_metrics(tiers: Mapping[str, TierStats]) -> Iterator[Metric]:
+    """What the tiers behind the pool have done, by the tier's name."""
+    counters = {
+        "tier_hits": ("Times blocks were loaded from a tier.", "num_hits"),
+        "tier_loaded_blocks": ("Blocks a tier gave back to the cache.", "num_loaded_blocks"),
+        "tier_loaded_bytes": ("Bytes of those.", "num_loaded_bytes"),
+        "tier_stored_blocks": ("Blocks a tier took in.", "num_stored_blocks"),
+        "tier_stored_bytes": ("Bytes of those.", "num_stored_bytes"),
+        "tier_refused_blocks": ("Blocks not taken in, the tier being behind.", "num_refused_blocks"),
+        "tier_evicted_blocks": ("Blocks dropped to make room.", "num_evicted_blocks"),
+        "tier_damaged_blocks": ("Blocks dropped because they were not what was stored.", "num_damaged_blocks"),
+    }
+    gauges = {
+        "tier_held_blocks": ("Blocks a tier holds.", "num_held_blocks"),
+        "tier_max_held_blocks": ("Blocks a tier has room for.", "max_held_blocks"),
+    }
+    for kind, families in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
+        for name, (text, attribute) in families.items():
+            family = kind(f"ramet:{name}", text, labels=["tier"])
+            for tier, stats in tiers.items():
+                family.add_metric([tier], getattr(stats, attribute))
+            yield family
 
 
 class ServerMetrics:

@@ -17,10 +17,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from .border import error_response
+from .border import error_response, new_request_id
 from .config import ServerConfig
-from .errors import ApiError, openai_body
-from .json_text import to_json
+from .errors import ApiError, shutting_down
 from .streaming import WRITE_EXTENSION
 
 _LINGER_SECONDS = 1.0
@@ -54,6 +53,18 @@ class HttpProtocol(H11Protocol):
         self._is_refused = False
         self.app = self._serve
 
+    @property
+    def is_answering(self) -> bool:
+        """A request has come in whole, and somebody waits for the rest of its answer."""
+        cycle = self.cycle
+        is_open = cycle is not None and not cycle.response_complete and not cycle.disconnected
+        return is_open and self.conn.their_state is not h11.SEND_BODY
+
+    def refuse_unfinished(self) -> None:
+        """The server ends: no more is read of a body that has not come in whole."""
+        if self.conn.their_state is h11.SEND_BODY:
+            self._refuse(shutting_down())
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._limits.max_connections:
@@ -70,7 +81,7 @@ class HttpProtocol(H11Protocol):
             return
         is_first, self._is_first_data = self._is_first_data, False
         if is_first and data.startswith(_HTTP2_PREFACE):
-            self._refuse(400, "HTTP/2 is not spoken here: use HTTP/1.1")
+            self._refuse(ApiError(400, "HTTP/2 is not spoken here: use HTTP/1.1"))
         else:
             super().data_received(data)
 
@@ -110,9 +121,9 @@ class HttpProtocol(H11Protocol):
         error = sys.exception()
         if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
             most = self._limits.max_header_bytes
-            self._refuse(431, f"the headers have more than {most} bytes, the limit of this server")
+            self._refuse(ApiError(431, f"the headers have more than {most} bytes, the limit of this server"))
         else:
-            self._refuse(400, msg)
+            self._refuse(ApiError(400, msg))
 
     def _watch(self, part: str | None) -> None:
         """Give the client time for a part of its request; what has begun goes on."""
@@ -130,19 +141,23 @@ class HttpProtocol(H11Protocol):
         if part == "head" and self._is_first_data:  # it has said nothing, so nobody waits for an answer
             self.transport.close()
         else:
-            self._refuse(408, f"the {part} of the request took more than {seconds:g} s to come")
+            self._refuse(ApiError(408, f"the {part} of the request took more than {seconds:g} s to come"))
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, error: ApiError) -> None:
         """Answer, if no answer has begun, and close."""
         self._watch(None)
         if self.transport.is_closing() or self._is_refused:
             return
         is_answered = self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
         if is_answered:
-            body = to_json(openai_body(ApiError(status, message)))
-            head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-            answer = h11.Response(status_code=status, headers=head, reason=STATUS_PHRASES[status])
-            for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+            path = "" if self.cycle is None else self.cycle.scope["path"]
+            answer = error_response(path, error, new_request_id())
+            head = h11.Response(
+                status_code=error.status,
+                headers=[*answer.raw_headers, (b"connection", b"close")],
+                reason=STATUS_PHRASES[error.status],
+            )
+            for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None and not self.cycle.response_complete:  # the application is told that nobody listens
             self.cycle.disconnected = True
@@ -164,7 +179,12 @@ class HttpProtocol(H11Protocol):
         """The application, with a short way for streams."""
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
             scope["extensions"] = {WRITE_EXTENSION: partial(self._write_chunk, self.cycle)}
-        await self.config.loaded_app(scope, receive, send)
+        cycle = self.cycle
+        try:
+            await self.config.loaded_app(scope, receive, send)
+        except asyncio.CancelledError:  # the server has ended, and its client is gone: no fault of the application's
+            if not cycle.disconnected:
+                raise
 
     async def _write_chunk(self, cycle: RequestResponseCycle, piece: bytes) -> None:
         """What h11 makes of a part of a body whose length is not known before."""

@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ..engine import Engine
 from ..engine_loop import RequestHandle
 from ..llm import LLM
 from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
-from .admission import Admission, Place
+from .admission import Admission
 from .config import ServerConfig
-from .errors import ApiError, as_api_error
+from .errors import ApiError, shutting_down
 from .live_names import LiveNames, NamedRequests
-from .profile import Profile
+from .live_requests import LiveRequests, timed_out
+from .tenant import Tenants
 from .workers import FairWorkers
 
 T = TypeVar("T")
@@ -39,6 +39,8 @@ _MAX_WAITING_ASIDES = 64
 """Of each tenant."""
 _CHARS_PER_TOKEN = 32
 """No text that means anything has so many on average."""
+_WATCH_SECONDS = 0.1
+"""How often it is looked after an engine that somebody waits for."""
 
 
 class ChunkBridge:
@@ -63,157 +65,38 @@ class ChunkBridge:
             self._messages.popleft()()
 
 
-class LiveRequests:
-    """What one HTTP request has asked of the engine. Leaving its block cancels what still runs.
-
-    Attributes:
-        handles: one per prompt.
-        num_running: those the engine has not ended yet.
-        failure: what the server ended them with, such as the time limit. The engine, which may hang, is not waited for.
-    """
-
-    def __init__(
-        self, handles: list[RequestHandle], place: Place, timeout_s: float | None, *, is_joint: bool = True
-    ) -> None:
-        self.handles = handles
-        self.failure: ApiError | None = None
-        self._is_joint = is_joint
-        self._place = place
-        self._timeout_s = timeout_s
-        self.num_running = len(handles)
-        self._chunks: deque[tuple[int, OutputChunk]] = deque()
-        self._arrived = asyncio.Event()
-        self._outputs: list[RequestOutput | None] = [None] * len(handles)
-        self._ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._timer = None if timeout_s is None else loop.call_later(timeout_s, self._expire)
-
-    async def outputs(self) -> list[RequestOutput]:
-        """All of them, in order, once they have ended; failures inside (see `raise_failure`).
-
-        Raises:
-            ApiError: the server has ended them.
-        """
-        await self._ended.wait()
-        if self.failure is not None:
-            raise self.failure
-        return [output for output in self._outputs if output is not None]
-
-    async def succeeded(self) -> list[RequestOutput]:
-        """All of them, in order.
-
-        Raises:
-            ApiError: one failed; the others are cancelled.
-        """
-        outputs = await self.outputs()
-        for output in outputs:
-            self.raise_failure(output)
-        return outputs
-
-    def raise_failure(self, output: RequestOutput) -> None:
-        """
-        Raises:
-            ApiError: the request failed.
-        """
-        if output.error is not None:
-            raise self.failure or as_api_error(output.error, output.request_id) from output.error
-
-    async def chunks(self) -> AsyncIterator[tuple[int, OutputChunk]]:
-        """What every step adds: the index of the prompt, and the chunk. Only for requests that were submitted to be
-        streamed. The last chunk of each has its output, which holds no failure if the requests are joint.
-
-        Raises:
-            ApiError: one failed of requests that are joint.
-        """
-        num_open = len(self.handles)
-        while num_open:
-            if not self._chunks and self.failure is None:
-                self._arrived.clear()
-                await self._arrived.wait()
-            if self.failure is not None:
-                raise self.failure
-            idx, chunk = self._chunks.popleft()
-            if chunk.output is not None:
-                num_open -= 1
-                if self._is_joint:
-                    self.raise_failure(chunk.output)
-            yield idx, chunk
-
-    def abort(self) -> None:
-        """Cancel what still runs. Idempotent."""
-        for handle in self.handles:
-            handle.abort()
-
-    def take(self, idx: int, chunk: OutputChunk) -> None:
-        """On the loop: a chunk has come."""
-        if chunk.output is not None:
-            self._outputs[idx] = chunk.output
-            self.num_running -= 1
-            if chunk.output.error is not None and self._is_joint:
-                self.abort()
-            if self.num_running == 0:
-                self._end()
-        self._chunks.append((idx, chunk))
-        self._arrived.set()
-
-    def fail(self, failure: ApiError) -> None:
-        """On the loop: end them now, whatever the engine does; their place is free once it has let go of them. Nothing
-        happens if they have ended."""
-        if not self._ended.is_set():
-            self.failure = failure
-            self.abort()
-            self._ended.set()
-            self._arrived.set()
-
-    def _end(self) -> None:
-        self._place.free()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._ended.set()
-
-    def _expire(self) -> None:
-        limit = f"the request took more than {self._timeout_s:g} s, the limit of this server"
-        self.fail(ApiError(504, limit, code="timeout"))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-
 class EngineService:
     """One LLM for many HTTP requests. `start` is called on the loop that serves them.
 
+    Args:
+        tenants: those of `config`, if they have been made already.
+
     Attributes:
         llm: the model and its engine.
+        tenants: who may use it.
         admission: who may come in, and how many are.
         finished: called on the loop with every output, in good and in bad; for metrics.
-        profile: the one that is being written, if there is one.
         grpc_port: where gRPC listens, once it does.
-        readers: for the bodies of requests, before anything is known of them.
-        asides: for what tokenises and asks nothing of the engine. No request for it waits for them.
     """
 
-    def __init__(self, llm: LLM, config: ServerConfig) -> None:
+    def __init__(self, llm: LLM, config: ServerConfig, tenants: Tenants | None = None) -> None:
         self.llm = llm
         self.config = config
+        self.tenants = tenants or Tenants(config)
         self.served_model_names = config.served_model_names or (llm.model_name,)
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []
-        self.profile: Profile | None = None
         self.grpc_port: int | None = None
         is_shared = config.num_tenants > 1
-        self.readers = FairWorkers("ramet-read", 2, is_shared=is_shared)
-        self.asides = FairWorkers("ramet-aside", 2, is_shared=is_shared, max_waiting=_MAX_WAITING_ASIDES)
+        self._readers = FairWorkers("ramet-read", 2, is_shared=is_shared)
+        self._asides = FairWorkers("ramet-aside", 2, is_shared=is_shared, max_waiting=_MAX_WAITING_ASIDES)
         self._workers = FairWorkers("ramet-prepare", _NUM_WORKERS, is_shared=is_shared)
         self._compilers = FairWorkers("ramet-compile", _NUM_WORKERS, is_shared=is_shared)
         self._helpers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-help")
         self._bridge: ChunkBridge | None = None
         self._names = LiveNames()
         self._running: set[LiveRequests] = set()
+        self._calls: set[asyncio.Future[Any]] = set()
 
     def start(self) -> None:
         """Take the running event loop for everything from now on."""
@@ -221,17 +104,51 @@ class EngineService:
 
     def close(self) -> None:
         """Let the workers end. The LLM is its owner's."""
-        for pool in (self.readers, self.asides, self._workers, self._compilers):
+        for pool in (self._readers, self._asides, self._workers, self._compilers):
             pool.shutdown()
         self._helpers.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run something that takes its time, on a worker; what takes long has its own workers."""
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, function)
+        """Run something that takes a little time on a worker. It must not wait for the engine, whose step may hang, and
+        the workers with it: that is what `ask_while_well` is for.
+
+        Raises:
+            ApiError: 504, it took too long, or 503, the server ends; what it comes to then is dropped.
+        """
+        return await self._result(asyncio.get_running_loop().run_in_executor(self._helpers, function))
+
+    async def call_aside(self, tenant: str, function: Callable[[], T]) -> T:
+        """Run something that tokenises and asks nothing of the engine. No request for the engine waits for it.
+
+        Raises:
+            ApiError: as `call`; or 429, too much of this tenant's is waiting.
+        """
+        return await self._result(self._asides.start(tenant, function).result)
+
+    async def read(self, tenant: str, function: Callable[[], T]) -> T:
+        """Run what makes objects of the body of a request.
+
+        Raises:
+            ApiError: as `call`.
+        """
+        return await self._result(self._readers.start(tenant, function).result)
+
+    async def _result(self, work: asyncio.Future[T]) -> T:
+        self._calls.add(work)
+        try:
+            done, _ = await asyncio.wait((work,), timeout=self.config.request_timeout_s)
+            if not done:
+                raise timed_out(self.config.request_timeout_s)
+            if work.cancelled():
+                raise shutting_down()
+            return work.result()
+        finally:
+            work.cancel()
+            self._calls.discard(work)
 
     def ask(self, question: Callable[[Engine], T]) -> asyncio.Future[T]:
         """On the loop: have the engine answer between two steps. The future stays open as long as a step hangs, and for
-        ever if the engine has stopped; it has what `question` raises."""
+        ever if the engine has stopped; it has what `question` raises. One that is cancelled is not asked any more."""
         bridge = self._bridge
         assert bridge is not None, "start() comes first"
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -245,6 +162,8 @@ class EngineService:
                 answer.set_result(cast(T, value))
 
         def put(engine: Engine) -> None:
+            if answer.cancelled():
+                return
             value: T | None = None
             failure: Exception | None = None
             try:
@@ -270,6 +189,29 @@ class EngineService:
                 f"has {self.llm.max_context_len} tokens; shorten it, or start the server with --max-prompt-chars",
                 param=param,
             )
+
+    async def ask_while_well(self, question: Callable[[Engine], T]) -> T:
+        """What the engine answers between two steps. It may be asked even if this raises.
+
+        Raises:
+            ApiError: 503, the engine is not well, or has ceased to be so.
+        """
+        self._check_engine()
+        return await self.while_well(self.ask(question))
+
+    async def while_well(self, awaited: Awaitable[T]) -> T:
+        """Wait for something of the engine's, which is cancelled where this raises.
+
+        Raises:
+            ApiError: 503, the engine has ceased to be well.
+        """
+        waiting = asyncio.ensure_future(awaited)
+        try:
+            while not (await asyncio.wait((waiting,), timeout=_WATCH_SECONDS))[0]:
+                self._check_engine()
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
     async def submit(
         self,
@@ -303,37 +245,51 @@ class EngineService:
         named = self._names.take(*name) if name is not None else None
         try:
             place = self.admission.take(num_sequences)
-            pool = self._compilers if is_constrained else self._workers
-            handles = await self._queued(pool.start(tenant, lambda: self.llm.submit_requests(make())), place)
-        except BaseException:
+        except ApiError:
             if named is not None:
                 named.free()
             raise
-        live = LiveRequests(handles, place, self.config.request_timeout_s, is_joint=is_joint)
+
+        def forget() -> None:
+            self._running.discard(live)
+            if named is not None:
+                named.free()
+
+        live = LiveRequests(place, self.config.request_timeout_s, forget, is_joint=is_joint)
         self._running.add(live)
-        if named is not None:
-            named.bind(handles)
-        for idx, handle in enumerate(handles):
-            self._follow(live, idx, handle, named, is_streamed=is_streamed)
+        pool = self._compilers if is_constrained else self._workers
+        making = pool.start(tenant, lambda: live.queue(make, self.llm.submit_requests))
+        making.result.add_done_callback(lambda done: self._begin(live, done, named, is_streamed=is_streamed))
+        try:
+            await live.queued
+        except BaseException:
+            live.abort()
+            making.drop()
+            if named is not None:
+                named.free()
+            raise
         return live
 
-    async def _queued(self, queued: asyncio.Future[list[RequestHandle]], place: Place) -> list[RequestHandle]:
-        """The requests, made and queued by a worker. The place is free again if they are not."""
-        try:
-            return await asyncio.shield(queued)
-        except asyncio.CancelledError:
-            queued.add_done_callback(lambda done: _give_up(done, place))
-            raise
-        except BaseException:
-            place.free()
-            raise
+    @property
+    def is_answering(self) -> bool:
+        """Somebody waits for the engine, or for what is made for it."""
+        return any(live.is_wanted for live in self._running)
 
-    def end_all(self, failure: ApiError) -> int:
-        """On the loop: end every request now, with this as its answer. Returns how many there were."""
-        running = [live for live in self._running if live.failure is None]
-        for live in running:
-            live.fail(failure)
-        return len(running)
+    def end_all(self) -> int:
+        """On the loop: end every request, those too that are being made, because the server ends. Returns for how many
+        of them somebody waited."""
+        wanted = [live for live in self._running if live.is_wanted]
+        for live in wanted:
+            is_made = live.queued.done()
+            live.fail(shutting_down())
+            if not is_made:  # the loop may be closed when the worker is done
+                live.end()
+        return len(wanted)
+
+    def end_calls(self) -> None:
+        """On the loop: whoever waits for a worker is told that the server ends."""
+        for work in self._calls:
+            work.cancel()
 
     def engine_fault(self) -> str | None:
         """What is wrong with the engine, None if it is well. Waits for nothing."""
@@ -356,9 +312,24 @@ class EngineService:
         """Cancel the request of this name, or all of the tenant's. Returns how many there were."""
         return self._names.abort(tenant, request_id)
 
-    def _follow(
-        self, live: LiveRequests, idx: int, handle: RequestHandle, named: NamedRequests | None, *, is_streamed: bool
+    def _begin(
+        self, live: LiveRequests, made: asyncio.Future[None], named: NamedRequests | None, *, is_streamed: bool
     ) -> None:
+        """A worker is done with them."""
+        failure = shutting_down() if made.cancelled() else made.exception()
+        if failure is None and not live.queued.done():
+            live.begin()
+            if named is not None:
+                named.bind(live.handles)
+            for idx, handle in enumerate(live.handles):
+                self._follow(live, idx, handle, is_streamed=is_streamed)
+            return
+        if not live.queued.done():
+            assert failure is not None
+            live.queued.set_exception(failure)
+        live.end()
+
+    def _follow(self, live: LiveRequests, idx: int, handle: RequestHandle, *, is_streamed: bool) -> None:
         bridge = self._bridge
         assert bridge is not None
 
@@ -367,21 +338,9 @@ class EngineService:
                 for listener in self.finished:
                     listener(chunk.output)
             live.take(idx, chunk)
-            if live.num_running == 0:
-                self._running.discard(live)
-                if named is not None:
-                    named.free()
 
         def on_chunk(chunk: OutputChunk) -> None:
             if is_streamed or chunk.output is not None:
                 bridge.post(lambda: take(chunk))
 
         handle.add_chunk_callback(on_chunk)
-
-
-def _give_up(queued: asyncio.Future[Any], place: Place) -> None:
-    """The client left while its requests were made."""
-    place.free()
-    if not queued.cancelled() and queued.exception() is None:
-        for handle in queued.result():
-            handle.abort()

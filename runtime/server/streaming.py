@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
@@ -12,10 +11,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError, as_api_error
+from .errors import ApiError, reported
 from .json_text import to_json
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -84,15 +82,9 @@ class EventStream(Response):
                 async for piece in events:
                     await write(piece)
             except Exception as error:
-                for piece in self._end_of_error(self._failure(error)):
+                for piece in self._end_of_error(reported(error, self._request_id)):
                     await write(piece)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _failure(self, error: Exception) -> ApiError:
-        failure = as_api_error(error, self._request_id)
-        if failure.status == 500:
-            logger.error("request %s failed while it was streamed", self._request_id, exc_info=error)
-        return failure
 
 
 def _writer_by_messages(send: Send) -> Write:

@@ -55,6 +55,11 @@ class Tenants:
         self._anybody = Tenant("anybody", "", True)
 
     @property
+    def has_keys(self) -> bool:
+        """Whether a key is asked for."""
+        return bool(self._tenants)
+
+    @property
     def names(self) -> dict[str, str]:
         """What each tenant is called, by the id of its namespace."""
         return {tenant.namespace_id: tenant.name for _, tenant in self._tenants}

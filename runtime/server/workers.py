@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import ApiError
 
@@ -15,9 +16,22 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
-class _Job:
-    function: Callable[[], Any]
-    answer: asyncio.Future[Any]
+class Work(Generic[T]):
+    """Something that a worker is to do.
+
+    Attributes:
+        result: what it comes to. Cancelled while it runs, it runs to its end all the same.
+        is_begun: a worker has it.
+    """
+
+    function: Callable[[], T]
+    result: asyncio.Future[T]
+    is_begun: bool = False
+
+    def drop(self) -> None:
+        """It is not to be done any more, unless it has begun."""
+        if not self.is_begun:
+            self.result.cancel()
 
 
 class FairWorkers:
@@ -34,11 +48,11 @@ class FairWorkers:
         self._num_free = num_workers
         self._share = max(num_workers // 2, 1) if is_shared else num_workers
         self._max_waiting = max_waiting
-        self._waiting: dict[str, deque[_Job]] = {}
+        self._waiting: dict[str, deque[Work[Any]]] = {}
         self._num_running: Counter[str] = Counter()
 
-    def start(self, tenant: str, function: Callable[[], T]) -> asyncio.Future[T]:
-        """What `function` returns or raises. Cancelled before it has a thread, it does not run.
+    def start(self, tenant: str, function: Callable[[], T]) -> Work[T]:
+        """Have a worker call `function`, as soon as it is the tenant's turn.
 
         Raises:
             ApiError: 429, too many of the tenant's are waiting.
@@ -51,18 +65,18 @@ class FairWorkers:
                 code="server_full",
                 retry_after_s=1.0,
             )
-        job = _Job(function, asyncio.get_running_loop().create_future())
-        waiting.append(job)
+        work = Work(function, asyncio.get_running_loop().create_future())
+        waiting.append(work)
         self._waiting[tenant] = waiting
         self._go_on()
-        return job.answer
+        return work
 
     def shutdown(self) -> None:
         """Let threads end; what waits is cancelled."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for waiting in self._waiting.values():
-            for job in waiting:
-                job.answer.cancel()
+            for work in waiting:
+                work.result.cancel()
         self._waiting.clear()
 
     def _go_on(self) -> None:
@@ -72,34 +86,41 @@ class FairWorkers:
                 return
             tenant = min(able, key=self._num_running.__getitem__)
             waiting = self._waiting.pop(tenant)
-            job = waiting.popleft()
+            work = waiting.popleft()
             if waiting:
                 self._waiting[tenant] = waiting  # at the end: of those with as few it comes last
-            if not job.answer.done():
-                self._run(tenant, job)
+            if not work.result.done():
+                self._run(tenant, work)
 
-    def _run(self, tenant: str, job: _Job) -> None:
+    def _run(self, tenant: str, work: Work[Any]) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._pool, job.function)
-        except RuntimeError as error:  # shut down
-            job.answer.set_exception(error)
+            running = self._pool.submit(work.function)
+        except RuntimeError:  # shut down
+            work.result.cancel()
             return
+        work.is_begun = True
         self._num_free -= 1
         self._num_running[tenant] += 1
-        running.add_done_callback(lambda done: self._end(tenant, job, done))
 
-    def _end(self, tenant: str, job: _Job, done: asyncio.Future[Any]) -> None:
+        def on_done(done: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._end, tenant, work, done)
+
+        running.add_done_callback(on_done)
+
+    def _end(self, tenant: str, work: Work[Any], done: Future[Any]) -> None:
         self._num_free += 1
         self._num_running[tenant] -= 1
         if not self._num_running[tenant]:
             del self._num_running[tenant]
         error = None if done.cancelled() else done.exception()
-        if job.answer.done():
+        if work.result.done():
             pass  # nobody waits for it any more
         elif done.cancelled():
-            job.answer.cancel()
+            work.result.cancel()
         elif error is not None:
-            job.answer.set_exception(error)
+            work.result.set_exception(error)
         else:
-            job.answer.set_result(done.result())
+            work.result.set_result(done.result())
         self._go_on()

@@ -18,6 +18,10 @@ from .disk_format import SlotHeader
 logger = logging.getLogger(__name__)
 
 
+class StoreBeginsError(OSError):
+    """Another process is about to make the store, and there is nothing to be read yet."""
+
+
 class DiskStore:
     """One process writes a store at a time; others read what it had when they opened it.
 
@@ -27,7 +31,7 @@ class DiskStore:
         max_bytes: of all stores in the folder together.
 
     Raises:
-        OSError: the files cannot be opened.
+        OSError: the files cannot be opened; StoreBeginsError, not yet.
 
     Attributes:
         is_writer: whether this process may write.
@@ -46,12 +50,17 @@ class DiskStore:
         name = disk_format.store_name(identity)
         self.path = folder / f"{name}.blocks"
         try:
-            self._lock = _lock_or_none(folder / f"{name}.lock")
+            self._lock, is_taken = _lock_or_none(folder / f"{name}.lock")
             self.is_writer = self._lock is not None
             if self.is_writer:
                 max_bytes = disk_files.make_room(folder, name, max_bytes)
-            self._index = self._open(folder / f"{name}.index")
-            self._blocks = self._open(self.path)
+            try:
+                self._index = self._open(folder / f"{name}.index")
+                self._blocks = self._open(self.path)
+            except FileNotFoundError as error:
+                if is_taken:
+                    raise StoreBeginsError(f"{folder}: another process begins to store prefixes there") from error
+                raise
             self.num_slots = self._prepare(max_bytes)
             if self.num_slots and self.is_writer:
                 self._map = mmap.mmap(self._blocks, self.num_slots * self._stride, access=mmap.ACCESS_READ)
@@ -156,12 +165,13 @@ class DiskStore:
         return len(self._first_pages) + slot * self._header_bytes
 
 
-def _lock_or_none(path: Path) -> int | None:
+def _lock_or_none(path: Path) -> tuple[int | None, bool]:
+    """The lock, None if there is none to be had; and whether that is because another process has it."""
     try:
         lock = disk_files.try_lock(path)
     except OSError as error:
         logger.warning("%s: nothing can be stored there (%s); what is there is read", path.parent, error)
-        return None
+        return None, False
     if lock is None:
         logger.warning("%s: another process stores prefixes of this model there; this one only reads them", path.parent)
-    return lock
+    return lock, lock is None

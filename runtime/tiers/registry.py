@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ..runner_spec import LoadedRunner
 from ..weights.base import Checkpoint
 from . import disk_files
 from .base import KVTier
-from .disk_store import DiskStore
+from .disk_store import DiskStore, StoreBeginsError
 from .disk_tier import DiskTier
 from .host_tier import HostTier
 from .identity import store_identity
@@ -57,13 +58,37 @@ def _open_disk(spec: TierSpec) -> KVTier | None:
     if directory is None:
         return None
     _check_holds_a_block("prefix_cache_dir_size", num_bytes, spec.blocks.bytes_per_block)
-    try:
+    with _directory_refused(directory):
         folder = disk_files.open_directory(Path(directory).expanduser())
-        store = DiskStore(folder, spec.identity(), spec.block_size, spec.blocks.bytes_per_block, num_bytes)
+        try:
+            store = DiskStore(folder, spec.identity(), spec.block_size, spec.blocks.bytes_per_block, num_bytes)
+        except StoreBeginsError as error:
+            logger.warning("%s; this one keeps none", error)
+            return None
         return DiskTier(store, spec.block_size)
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        logger.warning("prefix_cache_dir=%r cannot be used, so no prefixes are kept: %s", directory, error)
-        return None
+
+
+@contextmanager
+def _directory_refused(directory: str) -> Iterator[None]:
+    """Raises InvalidConfigError where it cannot be used: who names a directory wants prefixes kept there. What fails
+    later is a warning, for then others depend on the engine."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL in the path; RuntimeError: ~ is nowhere
+        raise InvalidConfigError(
+            f"prefix_cache_dir={directory!r} cannot be used: {error}; choose another directory"
+        ) from error
+
+
+def check_directory(config: EngineConfig) -> None:
+    """Make the directory of prefixes, if there is to be one, before time is spent on a model.
+
+    Raises:
+        InvalidConfigError: it cannot be used.
+    """
+    if config.prefix_cache_dir is not None:
+        with _directory_refused(config.prefix_cache_dir):
+            disk_files.open_directory(Path(config.prefix_cache_dir).expanduser())
 
 
 def _check_holds_a_block(option: str, num_bytes: int, bytes_per_block: int) -> None:
@@ -75,7 +100,7 @@ def _check_holds_a_block(option: str, num_bytes: int, bytes_per_block: int) -> N
 
 
 TIERS: dict[str, Callable[[TierSpec], KVTier | None]] = {"host": _open_host, "disk": _open_disk}
-"""The fastest first. Each opens its tier, or returns None where it is not asked for or cannot be had."""
+"""The fastest first. Each opens its tier, or returns None where it is not asked for or cannot be had now."""
 
 
 def open_tiers(config: EngineConfig, loaded: LoadedRunner, checkpoint: Checkpoint) -> TieredStorage | None:

@@ -189,6 +189,21 @@ def test_vllm_quickstart() -> None:
     assert lines[4] == "Prompt: 'The capital of France is'"
 
 
+def test_ray_serve_is_sound_python() -> None:
+    """Everywhere, as Ray is in no requirements file."""
+    path = EXAMPLES / "ray_serve.py"
+    compile(path.read_text(encoding="utf-8"), str(path), "exec")
+
+
+def test_ray_serve_knows_its_options() -> None:
+    """Imports Ray, ramet's server and the deployment; no cluster is started, which takes a minute."""
+    pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'ray[serve]==2.60.*'")
+    command = [sys.executable, str(EXAMPLES / "ray_serve.py"), "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "--replicas" in result.stdout
+
+
 def test_first_program_is_the_one_in_the_readme(runner: Runner) -> None:
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     code = (EXAMPLES / "first_program.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]

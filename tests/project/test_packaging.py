@@ -33,6 +33,8 @@ OTHER_FILES = PAGE | {
     "ramet/frontend/trace/page.css",
     "ramet/frontend/trace/page.js",
     "ramet/kernels/aot_budgets.json",
+    "ramet/runtime/server/grpc/ramet.proto",
+    "ramet/runtime/server/grpc/ramet_pb2.pyi",
 }
 JUNK = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
 
@@ -173,7 +175,7 @@ def test_the_wheel_names_the_command_and_the_requirements(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         metadata = [name for name in archive.namelist() if ".dist-info/" in name]
         texts = {name.split("/")[-1]: archive.read(name).decode() for name in metadata}
-    assert "ramet = ramet.cli.main:main" in texts["entry_points.txt"]
+    assert "ramet = ramet.cli.entry:main" in texts["entry_points.txt"]
     lines = texts["METADATA"].splitlines()
     named = {Requirement(line.removeprefix("Requires-Dist: ")) for line in lines if line.startswith("Requires-Dist: ")}
     assert named >= {Requirement(requirement) for requirement in PYPROJECT["project"]["dependencies"]}

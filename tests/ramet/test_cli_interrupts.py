@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+import ramet
 from ramet.cli import engine_options
 from ramet.cli.interrupts import exit_on_interrupt
 from ramet.cli.main import build_parser
@@ -27,6 +29,53 @@ with exit_on_interrupt():
         except BaseException:
             print("caught", flush=True)
 """
+
+
+WAITS = """
+import os, time
+os.write(1, b"ready\\n")
+for _ in range(600):
+    try:
+        time.sleep(0.1)
+    except BaseException:
+        print("caught", flush=True)
+"""
+AT_EXIT = f"""
+import atexit
+atexit.register(lambda: exec({WAITS!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("file_name", "source", "arguments"),
+    [
+        ("argparse.py", WAITS, ["--version"]),
+        ("uvicorn.py", WAITS, ["serve", "--port", "0"]),
+        ("program.py", AT_EXIT, ["run", "program.py"]),
+    ],
+)
+def test_from_the_first_import_to_the_last_word_ctrl_c_is_one_line(
+    file_name: str, source: str, arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / file_name).write_text(source)
+    root = str(Path(ramet.__file__).parent.parent)
+    path = os.pathsep.join(dict.fromkeys((str(tmp_path), root)))
+    command = [sys.executable, "-m", "ramet", *arguments]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert output == ""
+    assert errors == "\nramet: interrupted\n"
 
 
 def test_it_ends_with_130_and_nothing_can_catch_it() -> None:

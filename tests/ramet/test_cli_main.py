@@ -14,6 +14,7 @@ import ramet
 from ramet.cli import main as cli
 from ramet.cli.engine_options import engine_options
 from ramet.cli.errors import CommandError, one_line
+from ramet.cli.flags import in_flags
 from ramet.runtime.config import EngineConfig
 
 RAMET = [sys.executable, "-c", "import sys; from ramet.cli.main import main; sys.exit(main())"]
@@ -46,6 +47,28 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert exit_info.value.code == 0
     assert capsys.readouterr().out == f"ramet {ramet.__version__}\n"
+
+
+@pytest.mark.parametrize("command", sorted(cli.COMMANDS))
+def test_every_command_says_what_it_does_in_a_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([command, "--help"])
+    summary = cli.COMMANDS[command].summary
+    assert f"{summary[0].upper()}{summary[1:]}." in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("max_num_seqs=0 must be positive", "--max-num-seqs=0 must be positive"),
+        ("host='x' is no host; num_threads=0", "--host='x' is no host; --threads=0"),
+        ("prefix_cache_dir_size=1 is too small", "--cache-dir-size=1 is too small"),
+        ("leave out max_body_bytes.", "leave out --max-body-size."),
+        ("/tmp/max_num_seqs and my_max_num_seqs_file", "/tmp/max_num_seqs and my_max_num_seqs_file"),
+    ],
+)
+def test_errors_call_options_by_their_flags(message: str, shown: str) -> None:
+    assert in_flags(message, cli.build_parser().parse_args(["serve"]).flags) == shown
 
 
 def test_without_a_command_it_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +172,7 @@ def test_a_size_that_is_none_says_how_to_write_one(size: str, capsys: pytest.Cap
 def test_kernels_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["chat", "--kernels", "swift"]) == 2
-    assert "kernels='swift' is unknown; choose one of cpu, reference, torch, torch_int8" in capsys.readouterr().err
+    assert "--kernels='swift' is unknown; choose one of cpu, reference, torch, torch_int8" in capsys.readouterr().err
 
 
 def test_only_given_options_reach_the_engine() -> None:
@@ -217,4 +240,4 @@ def test_names_of_dtypes_are_the_configs_to_refuse(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["chat", "--kv-cache-dtype", "int3"]) == 2
-    assert "kv_cache_dtype='int3' is unknown; choose one of ['auto', 'fp8'" in capsys.readouterr().err
+    assert "--kv-cache-dtype='int3' is unknown; choose one of ['auto', 'fp8'" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -18,9 +19,10 @@ import pytest
 
 from ramet.cli import main as cli
 from ramet.cli.serve import server_config
+from ramet.runtime.config import EngineConfig
 from ramet.runtime.server.config import ServerConfig
 
-RAMET = [sys.executable, "-c", "import sys; from ramet.cli.main import main; sys.exit(main())"]
+RAMET = [sys.executable, "-m", "ramet"]
 
 
 def parsed(*arguments: str) -> ServerConfig:
@@ -41,10 +43,11 @@ def test_every_option_of_the_server_has_a_flag() -> None:
         "served_model_names": ("--served-model-name", "x", "y"),
         "max_body_bytes": ("--max-body-size", "1M"),
         "max_header_bytes": ("--max-header-size", "2K"),
+        "max_total_body_bytes": ("--max-total-body-size", "3M"),
+        "max_stored_response_bytes": ("--max-stored-response-size", "4M"),
         "max_n": ("--max-n", "2"),
         "max_prompts": ("--max-prompts", "3"),
         "max_waiting_sequences": ("--max-waiting-sequences", "0"),
-        "max_stored_response_bytes": ("--max-stored-response-size", "1M"),
         "max_prompt_chars": ("--max-prompt-chars", "4"),
         "max_connections": ("--max-connections", "5"),
         "request_timeout_s": ("--request-timeout", "0"),
@@ -74,24 +77,55 @@ def test_keys_come_from_the_environment_unless_some_are_given(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--port", "70000"], "port=70000 must be a port from 0 to 65535"),
+        (["--port", "70000"], "--port=70000 must be a port from 0 to 65535"),
+        (["--drain-timeout", "-1"], "--drain-timeout=-1.0 must be a number of seconds, 0 or more"),
+        (["--request-timeout", "-1"], "--request-timeout=-1.0 must be a number of seconds, 0 or more"),
+        (["--step-timeout", "nan"], "--step-timeout=nan must be a number of seconds above 0"),
+        (["--served-model-name", ""], "--served-model-name has an empty text"),
+        (["--api-key", ""], "--api-key has an empty text"),
+        (["--allowed-origins", "foo"], "--allowed-origins='foo' must be scheme://host"),
+        (
+            ["--host", "192.0.2.1"],
+            "--port=0 at --host='192.0.2.1' cannot be listened on (Cannot assign requested address)",
+        ),
+        (["--cache-dir", "/dev/null/x"], "--cache-dir='/dev/null/x' cannot be used: "),
+        (
+            ["--cache-dir", "x", "--no-prefix-caching"],
+            "--cache-dir keeps cached prefixes, and --no-prefix-caching keeps",
+        ),
+        (["--api-key", "a=12345678", "--api-key", "a=87654321"], "two API keys are called 'a'"),
         (["--api-key", "hunter=2"], "key-1 has 1 characters after its first"),
-        (["--drain-timeout", "-1"], "drain_timeout_s=-1.0 must be"),
-        (["--step-timeout", "nan"], "step_timeout_s=nan must be"),
         (["a.gguf", "--model", "b.gguf"], "two models are named, 'a.gguf' and 'b.gguf'"),
     ],
 )
-def test_what_is_impossible_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_impossible_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        pytest.fail("a model is loaded for nothing")
+
+    monkeypatch.setattr("ramet.runtime.llm.build_runner", load)
     assert cli.main(["serve", "--port", "0", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert "Errno" not in error.partition("cannot be used")[0]
 
 
 def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert cli.main(["serve", "--port", str(taken.getsockname()[1])]) == 2
     error = capsys.readouterr().err
+    assert "in use" in error
+    assert error.count("\n") == 1
+
+
+def test_a_port_in_use_of_grpc_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("grpc", reason="gRPC is an extra")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert cli.main(["serve", "--port", "0", "--grpc-port", str(taken.getsockname()[1])]) == 2
+    error = capsys.readouterr().err
+    assert "--grpc-port=" in error
     assert "in use" in error
     assert error.count("\n") == 1
 
@@ -108,14 +142,16 @@ def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @contextmanager
-def serving(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+def serving(
+    *arguments: str, num_lines: int = 4, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, where it listens, and what it said when it was ready."""
     command = [*RAMET, "serve", "--port", "0", *arguments]
     env = {name: value for name, value in os.environ.items() if name != "RAMET_API_KEY"} | environment
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             assert process.stdout is not None
-            said = "".join(process.stdout.readline() for _ in range(4))
+            said = "".join(process.stdout.readline() for _ in range(num_lines))
             found = re.search(r" at (http://\S+)", said)
             if found is None:
                 pytest.fail(f"it did not start: {process.communicate(timeout=30)}")
@@ -142,16 +178,31 @@ def test_it_serves_until_sigterm_and_ends_with_0() -> None:
 
 
 @pytest.mark.model
+def test_it_says_where_grpc_is_and_what_was_kept(tmp_path: Path) -> None:
+    for is_found in (False, True):
+        with serving("--grpc-port", "0", "--cache-dir", str(tmp_path), num_lines=6) as (process, url, said):
+            assert re.search(r"gRPC at 127\.0\.0\.1:[1-9]", said)
+            found = re.search(rf"kept in {re.escape(str(tmp_path))}, where ([\d,]+) tokens were found", said)
+            assert found is not None
+            assert (found[1] != "0") == is_found
+            httpx2.post(f"{url}/v1/completions", json={"prompt": "One two three " * 20, "max_tokens": 1})
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+
+
+@pytest.mark.model
 def test_after_ctrl_c_a_second_signal_does_not_wait() -> None:
     with serving("--drain-timeout", "600") as (process, url, _):
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as slow:  # a drain waits for the rest of its body
-            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
-            assert httpx2.get(f"{url}/health").status_code == 200
+        body = {"prompt": "Once", "max_tokens": 8000, "stream": True, "ignore_eos": True}
+        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            assert next(lines)
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+            assert "shutting down" in "".join(lines)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert "1 requests were cut off" in errors
     assert "Traceback" not in errors
 
 
@@ -161,7 +212,7 @@ def test_whoever_listens_everywhere_without_keys_is_warned(
     from ramet.cli import serve
 
     class Loaded:
-        model_name, max_context_len, kernels_name = "m", 10, "cpu"
+        model_name, max_context_len, kernels_name, config = "m", 10, "cpu", EngineConfig()
 
         @staticmethod
         def cache_snapshot() -> Any:
@@ -174,5 +225,5 @@ def test_whoever_listens_everywhere_without_keys_is_warned(
         ({"host": "::1"}, False),
         ({"host": "localhost"}, False),
     ]:
-        serve._announce(loaded, ServerConfig(**options), "http://x")
+        serve._announce(loaded, ServerConfig(**options), "http://x", None)
         assert ("everybody who reaches" in capsys.readouterr().err) == is_warned

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.runtime.chat_template import ChatTemplate, ChatTemplateError, TextSegment
+from ramet.runtime.template_sandbox import BoundedEnvironment
 
 SMOLLM = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -320,3 +321,30 @@ def test_threads_share_a_template():
     for thread in threads:
         thread.join()
     assert results == [expected] * 80
+
+
+def test_all_that_is_asked_of_a_template_for_a_conversation_has_one_budget():
+    slow = ChatTemplate("{% for i in range(9) %}{% for j in range(9999) %}{% endfor %}{% endfor %}")
+    messages = [{"role": "user", "content": "x"}]
+    with slow.within_budget(), pytest.raises(ChatTemplateError, match="for one conversation"):  # noqa: PT012
+        for _ in range(9):
+            slow.render(messages)
+    wanting = ChatTemplate("{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}")
+    with pytest.raises(ChatTemplateError, match="the template takes more than"):
+        wanting.segments(messages * 300)
+
+
+def test_a_template_that_cannot_be_compiled_is_tried_once(monkeypatch):
+    tried = []
+    monkeypatch.setattr(BoundedEnvironment, "load", lambda self, source: tried.append(source) or 1 / 0)
+    broken = ChatTemplate("x")
+    for template in (broken, broken, broken.with_options({"a": 1})):
+        with pytest.raises(ChatTemplateError, match="ZeroDivisionError"):
+            template.render([{"role": "user", "content": "x"}] * 3)
+    assert tried == ["x"]
+
+
+@pytest.mark.parametrize("name", ["self", "loop", "messages", "a b", "caller"])
+def test_options_have_names_of_their_own(name):
+    with pytest.raises(ChatTemplateError, match="cannot be a variable"):
+        ChatTemplate("x").with_options({name: 7})

@@ -86,6 +86,7 @@ def test_the_memory_of_the_host_stands_behind_a_small_pool(expected):
         ({"prefix_cache_dir_size": "4X"}, r"prefix_cache_dir_size='4X' must be a number of bytes such as 512M"),
         ({"host_cache_memory": "much"}, r"host_cache_memory='much' must be a number of bytes"),
         ({"host_cache_memory": -1}, r"host_cache_memory=-1 must be a positive integer"),
+        ({"prefix_cache_dir": "/dev/null/x"}, r"prefix_cache_dir='/dev/null/x' cannot be used: .*Not a directory"),
         ({"prefix_cache_dir": "x", "enable_prefix_caching": False}, r"prefix_cache_dir keeps cached prefixes, and"),
         ({"host_cache_memory": 1 << 20, "tensor_parallel_size": 2}, r"host_cache_memory does not go with tensor_par"),
     ],

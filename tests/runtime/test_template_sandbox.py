@@ -7,7 +7,8 @@ import json
 import pytest
 from jinja2.exceptions import TemplateError
 
-from ramet.runtime.template_sandbox import BoundedEnvironment, TemplateRefusedError
+from ramet.runtime.template_budget import TemplateBudget, TemplateRefusedError
+from ramet.runtime.template_sandbox import BoundedEnvironment
 
 
 def render(source: str, **variables) -> str:
@@ -151,3 +152,34 @@ def test_a_long_ordinary_conversation_is_no_attack():
     source = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '\n' }}{% endfor %}"
     messages = [{"role": "user", "content": "word " * 200}] * 4000
     assert len(render(source, messages=messages)) == 4000 * (8 + 1000 + 1)
+
+
+def test_a_template_is_not_compiled_if_it_is_long():
+    with pytest.raises(TemplateRefusedError, match="20000 words and signs"):
+        render("{{x}}" * 7000)
+    with pytest.raises(TemplateRefusedError, match="characters"):
+        render("x" * 300_000)
+
+
+def test_renders_share_a_budget():
+    environment, budget = BoundedEnvironment(), TemplateBudget(max_steps=400)
+    template = environment.load("{% for i in range(40) %}x{% endfor %}")
+    for _ in range(3):
+        assert environment.render(template, {}, budget) == "x" * 40
+    with pytest.raises(TemplateRefusedError, match="400 steps for one conversation"):
+        environment.render(template, {}, budget)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(9999) %}{% set a = 1 %}{% endfor %}",
+        "{% for i in [0] recursive %}{{ '' if loop.depth > 1 else loop(range(9999)) }}{% endfor %}",
+        "{{ range(9999) | map('string') | join }}",
+    ],
+)
+def test_every_loop_looks_at_the_clock(source):
+    environment = BoundedEnvironment()
+    template = environment.load(source)
+    with pytest.raises(TemplateRefusedError, match="0 s of the processor"):
+        environment.render(template, {}, TemplateBudget(max_seconds=0.0))

@@ -79,7 +79,8 @@ def _function(where: str, tool: Tool) -> dict[str, Any]:
     if tool.input_schema is None:
         raise ApiError(400, f"{where}.input_schema is missing", param=f"{where}.input_schema")
     about = {} if tool.description is None else {"description": tool.description}
-    return {"type": "function", "function": {"name": tool.name, **about, "parameters": tool.input_schema}}
+    strict = {"strict": True} if tool.strict else {}
+    return {"type": "function", "function": {"name": tool.name, **about, "parameters": tool.input_schema, **strict}}
 
 
 def _tool_choice(choice: ToolChoice | None, tools: Sequence[Tool]) -> str:

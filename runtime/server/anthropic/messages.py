@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ..body import JsonRoute
 from ..chat.ask import ChatAsk, ChatMessage
 from ..chat.run import ChatRun, count_prompt_tokens, start_chat
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..openai.models import check_model
 from ..service import EngineService
@@ -27,6 +27,7 @@ _NAMES = {
     r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
     r"tools\[(\d+)\]\.function": r"tools[\1]",
     "response_format": "output_config.format",
+    r"^json_schema\b": "output_config.format.schema",
 }
 
 

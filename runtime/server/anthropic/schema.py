@@ -40,6 +40,7 @@ class Tool(_Model):
     name: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class ToolChoice(_Model):

@@ -54,7 +54,8 @@ class TextDelta:
     Attributes:
         index: which of the n samples.
         token_ids, logprobs: of the tokens that have come since the last delta, without the stop token; their text may
-            follow in a later one. Where logprobs were asked for, those of tool calls come with an empty text.
+            follow in a later one. Those whose text is never shown, as that of tool calls and stop strings, come with an
+            empty text, so that all deltas together have every token of the answer.
     """
 
     index: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ....sampling_params import SamplingParams
 from ....tool_formats import ToolFormat
-from ....tool_prompts import closed_parameters
+from ....tool_parameters import closed_parameters
 from ...grammar.errors import GrammarError
 from ...grammar.tagged_text import Tag, TaggedText
 from ...llm import LLM
@@ -32,8 +33,8 @@ def reads_calls(ask: ChatAsk) -> bool:
 def check_tools(ask: ChatAsk) -> None:
     """
     Raises:
-        ApiError: a tool has no name, or one that another has too, or parameters that are no schema; there is no tool to
-            choose; or the constraint on the text leaves no room for calls.
+        ApiError: a tool has no name, or one that another has too, or parameters that are no schema of an object; there
+            is no tool to choose; or the constraint on the text leaves no room for calls.
     """
     names: list[str] = []
     for idx, tool in enumerate(ask.tools):
@@ -46,6 +47,13 @@ def check_tools(ask: ChatAsk) -> None:
             raise ApiError(400, f"{where}.name={name!r:.80} is the name of another tool too", param=f"{where}.name")
         if not isinstance(function.get("parameters"), Mapping | None):
             raise ApiError(400, f"{where}.parameters must be a JSON schema, an object", param=f"{where}.parameters")
+        kind = (function.get("parameters") or {}).get("type", "object")
+        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+            raise ApiError(
+                400,
+                f"{where}.parameters.type={kind!r:.80} must be 'object': arguments have names",
+                param=f"{where}.parameters.type",
+            )
         names.append(name)
     if ask.tool_choice not in ("auto", "none") and not names:
         raise ApiError(400, f"tool_choice={ask.tool_choice!r:.80} needs tools", param="tool_choice")
@@ -60,22 +68,37 @@ def check_tools(ask: ChatAsk) -> None:
         )
 
 
-def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolFormat) -> Request:
-    """The request with what is enforced of its text, prepared. Compiles a grammar: for a worker.
+@dataclass(frozen=True, slots=True)
+class Constrained:
+    """A request with what is enforced of its text, prepared.
+
+    Attributes:
+        unenforced_tools: names of those whose calls may have any object for arguments: their schemas cannot be enforced
+            and nobody insists on it.
+    """
+
+    request: Request
+    unenforced_tools: tuple[str, ...] = ()
+
+
+def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolFormat) -> Constrained:
+    """Compiles a grammar: for a worker.
 
     Raises:
         ApiError: a tool's parameters cannot be enforced, and have to be.
         InvalidRequestError: the request is refused.
     """
     if not reads_calls(ask):
-        return llm.prepare(closing(request))
+        return Constrained(llm.prepare(closing(request)))
     request = dataclasses.replace(request, sampling_params=_free(ask.sampling), closes=True)
     schemas = [json.dumps(closed_parameters(tool["function"]), ensure_ascii=False) for tool in ask.tools]
     try:
-        return _with_calls(llm, request, ask, tool_format, schemas)
+        return Constrained(_with_calls(llm, request, ask, tool_format, schemas))
     except GrammarError:
-        schemas = [_enforceable(llm, request, ask, tool_format, schemas, idx) for idx in range(len(schemas))]
-    return _with_calls(llm, request, ask, tool_format, schemas)
+        held = [_enforceable(llm, request, ask, tool_format, schemas, idx) for idx in range(len(schemas))]
+    names = (tool["function"]["name"] for tool in ask.tools)
+    unenforced = tuple(name for name, was, now in zip(names, schemas, held, strict=True) if was != now)
+    return Constrained(_with_calls(llm, request, ask, tool_format, held), unenforced)
 
 
 def closing(request: Request) -> Request:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from ....grammar_spec import OnIncomplete
 from ....sampling_params import InvalidSamplingParamsError, SamplingParams
+from ..body import Body
 from ..body_types import ListOf
 from ..errors import ApiError
 
@@ -18,7 +19,7 @@ _SAMPLING_FIELDS = (
 )
 
 
-class EngineFields(BaseModel):
+class EngineFields(Body):
     """Base of the bodies of Anthropic's messages and OpenAI's responses. Values are checked by SamplingParams."""
 
     model_config = ConfigDict(extra="ignore", strict=True)

@@ -36,9 +36,16 @@ def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk, check_len: Callable[[int, st
 
     Raises:
         ApiError: there is nothing to go on with, or the template calls tools in a way that is not known.
-        ChatTemplateError: the messages do not fit the template.
+        ChatTemplateError: the messages do not fit the template, or it takes too long.
     """
     template = _template(tokenizer, ask)
+    with template.within_budget():
+        segments, tool_format = _segments(template, ask)
+    check_len(sum(len(segment.text) for segment in segments), "messages")
+    return ChatPrompt(tuple(tokenizer.encode_segments(segments)), tool_format)
+
+
+def _segments(template: ChatTemplate, ask: ChatAsk) -> tuple[list[TextSegment], ToolFormat]:
     messages = [_known_role(message, template) for message in ask.messages]
     if not messages:
         raise ApiError(400, "messages is empty: give at least one", param="messages")
@@ -55,8 +62,7 @@ def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk, check_len: Callable[[int, st
     segments = template.segments(messages, tools=list(ask.tools) if ask.tools and template.knows_tools else None)
     if continued:
         segments = [*segments, TextSegment(continued, is_template=False)]
-    check_len(sum(len(segment.text) for segment in segments), "messages")
-    return ChatPrompt(tuple(tokenizer.encode_segments(segments)), tool_format)
+    return segments, tool_format
 
 
 def _template(tokenizer: Tokenizer, ask: ChatAsk) -> ChatTemplate:

@@ -12,7 +12,8 @@ from typing import Self
 from ...outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput, TokenLogprobs
 from ...request import Request
 from ..errors import ApiError, as_api_error
-from ..service import EngineService, LiveRequests
+from ..live_requests import LiveRequests
+from ..service import EngineService
 from ..tenant import Tenant
 from .ask import (
     ChatAsk,
@@ -27,16 +28,28 @@ from .ask import (
     ToolCallMade,
 )
 from .call_reader import Arguments, CallBegin, CallReader, Content, Piece
-from .constraint import check_tools, constrained, reads_calls
+from .constraint import Constrained, check_tools, constrained, reads_calls
 from .prompt import ChatPrompt, chat_prompt
 
 _ID_CHARS = string.ascii_lowercase + string.digits
 
 
 class ChatRun:
-    """A ChatAsk that was submitted. Use it as `async with`: leaving the block cancels what still runs."""
+    """A ChatAsk that was submitted. Use it as `async with`: leaving the block cancels what still runs.
 
-    def __init__(self, live: LiveRequests, ask: ChatAsk, prompt: ChatPrompt, stop_token_ids: frozenset[int]) -> None:
+    Attributes:
+        unenforced_tools: names of those that may be called with any object (see Constrained).
+    """
+
+    def __init__(
+        self,
+        live: LiveRequests,
+        ask: ChatAsk,
+        prompt: ChatPrompt,
+        stop_token_ids: frozenset[int],
+        unenforced_tools: tuple[str, ...],
+    ) -> None:
+        self.unenforced_tools = unenforced_tools
         self._live = live
         self._ask = ask
         self._prompt = prompt
@@ -146,7 +159,7 @@ class _Sample:
         self._logprobs += (chunk.logprobs or ())[:num_text_tokens]
         for piece in self._pieces(chunk.text, is_end):
             yield self._event(piece)
-        if self._logprobs:
+        if self._token_ids:
             yield self._event(Content(""))
         if chunk.finish_reason is not None:
             finish = self._finish(chunk)
@@ -196,11 +209,10 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
     _check(service, ask)
     namespace = tenant.namespace(ask.cache_salt)
     llm = service.llm
-    prompts: list[ChatPrompt] = []
+    made: list[tuple[ChatPrompt, Constrained]] = []
 
     def make() -> list[Request]:
         prompt = chat_prompt(llm.tokenizer, ask, service.check_prompt_len)
-        prompts.append(prompt)
         asked = _cut_at_context(ask, llm.max_context_len - len(prompt.token_ids))
         request = Request(
             request_id=llm.new_request_id(),
@@ -209,7 +221,9 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
             priority=ask.priority,
             cache_namespace=namespace,
         )
-        return [constrained(llm, request, asked, prompt.tool_format)]
+        held = constrained(llm, request, asked, prompt.tool_format)
+        made.append((prompt, held))
+        return [held.request]
 
     try:
         live = await service.submit(
@@ -223,7 +237,8 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
     except ValueError as error:
         raise as_api_error(error, "?") from error
     stop_token_ids = frozenset(llm.tokenizer.eos_token_ids) | frozenset(ask.sampling.stop_ids)
-    return ChatRun(live, ask, prompts[0], stop_token_ids)
+    ((prompt, held),) = made
+    return ChatRun(live, ask, prompt, stop_token_ids, held.unenforced_tools)
 
 
 async def count_prompt_tokens(service: EngineService, tenant: Tenant, ask: ChatAsk) -> int:
@@ -238,7 +253,7 @@ async def count_prompt_tokens(service: EngineService, tenant: Tenant, ask: ChatA
         return len(chat_prompt(service.llm.tokenizer, ask, service.check_prompt_len).token_ids)
 
     try:
-        return await service.asides.start(tenant.name, count)
+        return await service.call_aside(tenant.name, count)
     except ValueError as error:
         raise as_api_error(error, "?") from error
 

@@ -11,12 +11,13 @@ from ..errors import ApiError, as_api_error
 
 
 @contextmanager
-def in_words_of(names: Mapping[str, str], messages_field: str) -> Iterator[None]:
+def in_words_of(names: Mapping[str, str], messages_field: str | None) -> Iterator[None]:
     """Inside the block refusals speak of a ChatAsk; outside they name what the client has sent.
 
     Args:
         names: regular expressions for fields of a ChatAsk, and what to put there instead.
         messages_field: where the messages came from. They were put together anew, so their numbers say nothing there.
+            None: they are as the client has sent them.
 
     Raises:
         ApiError: with the field of the client's.
@@ -29,8 +30,9 @@ def in_words_of(names: Mapping[str, str], messages_field: str) -> Iterator[None]
         for pattern, name in names.items():
             message = re.sub(pattern, name, message)
             param = param and re.sub(pattern, name, param)
-        message = re.sub(r"messages\[(\d+)\]", r"message \1 of the conversation", message)
-        if param is not None and param.startswith("messages"):
+        if messages_field is not None:
+            message = re.sub(r"messages\[(\d+)\]", r"message \1 of the conversation", message)
+        if messages_field is not None and param is not None and param.startswith("messages"):
             param = messages_field
         raise ApiError(
             refused.status, message, param=param, code=refused.code, retry_after_s=refused.retry_after_s

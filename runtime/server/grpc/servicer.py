@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from importlib.metadata import version
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from ..border import given_keys
-from ..errors import ApiError, as_api_error
+from ..errors import ApiError, reported
 from ..native.generate_job import GenerateJob
 from ..service import EngineService
-from ..tenant import Tenant, Tenants
+from ..tenant import Tenant
 from . import ramet_pb2 as pb
 from .messages import Deltas, fields_of, response_of
 
-logger = logging.getLogger(__name__)
-
 SERVICE = "ramet.v1.Ramet"
+M = TypeVar("M", bound=Message)
 Context: TypeAlias = grpc.aio.ServicerContext
 
 _CODES = {
@@ -43,33 +42,37 @@ class RametServicer:
 
     def __init__(self, service: EngineService) -> None:
         self._service = service
-        self._tenants = Tenants(service.config)
+        self._tenants = service.tenants
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """What a server of gRPC is given."""
+        """What a server of gRPC is given. Messages come as bytes: what is none is refused as other things are."""
         unary = grpc.unary_unary_rpc_method_handler
         calls = {
-            "Generate": unary(self.generate, pb.GenerateRequest.FromString, pb.GenerateResponse.SerializeToString),
+            "Generate": unary(self.generate, None, pb.GenerateResponse.SerializeToString),
             "GenerateStream": grpc.unary_stream_rpc_method_handler(
-                self.generate_stream, pb.GenerateRequest.FromString, pb.GenerateChunk.SerializeToString
+                self.generate_stream, None, pb.GenerateChunk.SerializeToString
             ),
-            "Abort": unary(self.abort, pb.AbortRequest.FromString, pb.AbortResponse.SerializeToString),
-            "ModelInfo": unary(self.model_info, pb.ModelInfoRequest.FromString, pb.ModelInfoResponse.SerializeToString),
-            "Health": unary(self.health, pb.HealthRequest.FromString, pb.HealthResponse.SerializeToString),
+            "Abort": unary(self.abort, None, pb.AbortResponse.SerializeToString),
+            "ModelInfo": unary(self.model_info, None, pb.ModelInfoResponse.SerializeToString),
+            "Health": unary(self.health, None, pb.HealthResponse.SerializeToString),
         }
         return grpc.method_handlers_generic_handler(SERVICE, calls)
 
-    async def generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
+    async def generate(self, message: bytes, context: Context) -> pb.GenerateResponse:
+        request_id = _new_request_id()
         try:
-            job = GenerateJob(self._service, self._tenant(context), fields_of(request))
+            fields = fields_of(_parsed(pb.GenerateRequest, message))
+            job = GenerateJob(self._service, self._tenant(context), fields, request_id)
             async with await job.submit() as live:
                 return await job.answer(live, response_of)
         except Exception as error:
-            await _refuse(context, error)
+            await _refuse(context, error, request_id)
 
-    async def generate_stream(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateChunk]:
+    async def generate_stream(self, message: bytes, context: Context) -> AsyncIterator[pb.GenerateChunk]:
+        request_id = _new_request_id()
         try:
-            job = GenerateJob(self._service, self._tenant(context), {**fields_of(request), "stream": True})
+            fields = {**fields_of(_parsed(pb.GenerateRequest, message)), "stream": True}
+            job = GenerateJob(self._service, self._tenant(context), fields, request_id)
             deltas = Deltas(job.num_samples)
             async with await job.submit() as live, aclosing(job.stream(live)) as stream:  # type: ignore[type-var]
                 async for answer in stream:
@@ -77,21 +80,25 @@ class RametServicer:
                     if chunk is not None:
                         yield chunk
         except Exception as error:
-            await _refuse(context, error)
+            await _refuse(context, error, request_id)
 
-    async def abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
+    async def abort(self, message: bytes, context: Context) -> pb.AbortResponse:
+        request_id = _new_request_id()
         try:
             tenant = self._tenant(context)
+            request = _parsed(pb.AbortRequest, message)
             if not request.rid and not request.abort_all:
                 raise ApiError(400, "give the rid of a request, or abort_all", param="rid")
             num_aborted = self._service.abort(tenant.name, None if request.abort_all else request.rid)
             return pb.AbortResponse(num_aborted=num_aborted)
         except Exception as error:
-            await _refuse(context, error)
+            await _refuse(context, error, request_id)
 
-    async def model_info(self, request: pb.ModelInfoRequest, context: Context) -> pb.ModelInfoResponse:
+    async def model_info(self, message: bytes, context: Context) -> pb.ModelInfoResponse:
+        request_id = _new_request_id()
         try:
             self._tenant(context)
+            _parsed(pb.ModelInfoRequest, message)
             llm = self._service.llm
             return pb.ModelInfoResponse(
                 model_path=llm.model_name,
@@ -102,9 +109,13 @@ class RametServicer:
                 version=version("ramet"),
             )
         except Exception as error:
-            await _refuse(context, error)
+            await _refuse(context, error, request_id)
 
-    async def health(self, request: pb.HealthRequest, context: Context) -> pb.HealthResponse:
+    async def health(self, message: bytes, context: Context) -> pb.HealthResponse:
+        try:
+            _parsed(pb.HealthRequest, message)
+        except ApiError as error:
+            await _refuse(context, error, _new_request_id())
         is_well = self._service.engine_fault() is None
         return pb.HealthResponse(is_ready=is_well and not self._service.admission.is_draining)
 
@@ -114,12 +125,26 @@ class RametServicer:
         return self._tenants.find(given_keys((name.encode(), value.encode("latin-1")) for name, value in texts))
 
 
-async def _refuse(context: Context, error: Exception) -> NoReturn:
+def _new_request_id() -> str:
+    return f"req-{secrets.token_hex(12)}"
+
+
+def _parsed(kind: type[M], message: bytes) -> M:
+    """
+    Raises:
+        ApiError: it is none of these.
+    """
+    parsed: M = kind()
+    try:
+        parsed.ParseFromString(message)
+    except DecodeError:
+        raise ApiError(400, f"the message is no {kind.DESCRIPTOR.full_name} of ramet.proto") from None
+    return parsed
+
+
+async def _refuse(context: Context, error: Exception, request_id: str) -> NoReturn:
     """End the call with the status that says what is wrong with it."""
-    request_id = f"req-{secrets.token_hex(12)}"
-    failure = as_api_error(error, request_id)
-    if failure.status >= 500 and not isinstance(error, ApiError):
-        logger.error("request %s failed", request_id, exc_info=error)
+    failure = reported(error, request_id)
     code = _CODES.get(failure.status, grpc.StatusCode.INTERNAL)
     await context.abort(code, failure.message, _trailing(failure, request_id))
     raise AssertionError("abort raises")

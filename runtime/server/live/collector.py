@@ -13,7 +13,6 @@ from functools import partial
 from ...errors import EngineStoppedError
 from ..errors import ApiError
 from ..service import EngineService
-from ..tenant import Tenants
 from .observer import MAX_STEPS, EngineObserver, EngineView
 from .wire import (
     SAMPLE_COLUMNS,
@@ -143,8 +142,8 @@ class LiveCollector:
             engine = {"status": "stopped" if is_stopped else "silent", "silent_s": silence}
             self._publish({**self._tick, "time": time.time(), "engine": engine, "steps": []})
             return
-        if self._names is None:  # takes a moment for every API key
-            self._names = Names((await self._service.call(lambda: Tenants(self._service.config))).names)
+        if self._names is None:
+            self._names = Names(self._service.tenants.names)
         tick, tree = await self._service.call(partial(self._render, seen, self._names))
         self._steps += tick["steps"]
         sample = sample_row(seen)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, StrictBool, StrictStr
 from starlette.responses import PlainTextResponse, Response
 
-from ..body import JsonRoute
 from ..dependencies import Caller, Service
 from ..document import answers_as
 from ..errors import ApiError
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..profile import Profile
 
@@ -37,37 +37,34 @@ async def abort_request(body: AbortBody, service: Service, tenant: Caller) -> Re
 
 @router.post("/flush_cache", response_class=PlainTextResponse)
 async def flush_cache(service: Service) -> PlainTextResponse:
-    """Forget all cached prefixes that no running request holds. For admin keys."""
-    num_blocks = await service.call(service.llm.reset_prefix_cache)
+    """Forget all cached prefixes that no running request holds, those in memory of the host and in the cache
+    directory (`--cache-dir`) of this model too: they are gone for good. For admin keys."""
+    num_blocks = await service.ask_while_well(lambda engine: engine.reset_prefix_cache())
     return PlainTextResponse(f"Cache flushed: {num_blocks} blocks are free again.\n")
 
 
 @router.post("/start_profile", response_class=PlainTextResponse)
 async def start_profile(
-    service: Service, num_steps: Annotated[int, Query(ge=1, le=100_000)] = 10_000
+    http: Request, num_steps: Annotated[int, Query(ge=1, le=100_000)] = 10_000
 ) -> PlainTextResponse:
     """Begin to write down what every step of the engine does; of more than `num_steps` the last are kept. For admin
     keys."""
-    if service.profile is not None:
-        raise ApiError(409, "a profile is being written: POST /stop_profile ends it", code="profile_running")
-    service.profile = profile = Profile(service.llm)
-    try:
-        await service.call(lambda: profile.start(num_steps))
-    except BaseException:
-        service.profile = None
-        raise
+    await _profile(http).start(num_steps)
     return PlainTextResponse("Start profiling.\n")
 
 
 @router.post("/stop_profile", response_class=Response, responses=answers_as(_PROFILES))
-async def stop_profile(service: Service, format: Literal["jsonl", "html", "svg"] = "jsonl") -> Response:
+async def stop_profile(http: Request, format: Literal["jsonl", "html", "svg"] = "jsonl") -> Response:
     """What was written since /start_profile: a line per step (`Trace.load_jsonl` reads them), or a picture of them.
     For admin keys."""
-    profile, service.profile = service.profile, None
-    if profile is None:
-        raise ApiError(409, "no profile is being written: POST /start_profile begins one", code="no_profile")
     media_type = {"jsonl": "application/x-ndjson", "html": "text/html", "svg": "image/svg+xml"}[format]
-    return Response(await service.call(lambda: profile.stop(format)), media_type=media_type)
+    return Response(await _profile(http).stop(format), media_type=media_type)
+
+
+def _profile(http: Request) -> Profile:
+    profile = http.app.state.profile
+    assert isinstance(profile, Profile)
+    return profile
 
 
 for path, handler in (

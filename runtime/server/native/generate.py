@@ -11,9 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ..body import JsonRoute
 from ..dependencies import Caller, RequestId, Service
 from ..errors import ApiError, openai_body
+from ..json_route import JsonRoute
 from ..json_text import LEAST_LOGPROB, to_json
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
 from .generate_body import GenerateBody
@@ -31,7 +31,7 @@ async def generate(
     Answers with {"text", "output_ids", "meta_info"}, or a list of these; with `stream`, with events that each have the
     text so far and, in a list, "index".
     """
-    job = GenerateJob(service, tenant, dict(body))
+    job = GenerateJob(service, tenant, dict(body), request_id)
     if not job.is_streamed:
         return await answer_unless_disconnected(http, _answer(job))
     return EventStream(_events(job), _last_events, request_id)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, WithJsonSchema
+from pydantic import ConfigDict, WithJsonSchema
+
+from ..body import Body
 
 _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
@@ -16,7 +18,7 @@ def _one_or_each(kind: str) -> dict[str, Any]:
     return {"anyOf": [{"type": kind}, {"type": "array", "items": {"type": kind}}, {"type": "null"}]}
 
 
-class GenerateBody(BaseModel):
+class GenerateBody(Body):
     """What is asked of `/generate`. Give `text` or `input_ids`: one, or a list of them.
 
     Fields that are not here are accepted and play no part, unless they ask for what cannot be done.

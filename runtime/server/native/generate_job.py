@@ -13,8 +13,10 @@ from ...generate_request import UNSUPPORTED, AskedText, GenerateAsk, check_flag,
 from ...outputs import RequestOutput
 from ...request import Request
 from ...sglang_format import answers
-from ..errors import ApiError, as_api_error
-from ..service import EngineService, LiveRequests
+from ..chat.wording import in_words_of
+from ..errors import ApiError, reported
+from ..live_requests import LiveRequests
+from ..service import EngineService
 from ..tenant import Tenant
 
 MAX_RID_CHARS = 256
@@ -22,6 +24,9 @@ MAX_HEALABLE_CHARS = 64
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices", "stop_regex")
 _OURS = frozenset({"rid", "priority", "cache_salt"})
 """What an offline engine has other ways for."""
+
+_NAMES = {r"\bmax_tokens\b": "max_new_tokens", r"^prompt_token_ids\b": "input_ids"}
+"""What others call fields of ours."""
 
 Fields = Mapping[str, Any]
 T = TypeVar("T")
@@ -34,6 +39,7 @@ class GenerateJob:
 
     Args:
         fields: of GenerateBody, by name; those that are None are left out or not.
+        request_id: the one that the client is given, for failures.
 
     Attributes:
         is_streamed: answers are wanted as they come.
@@ -44,9 +50,10 @@ class GenerateJob:
         InvalidRequestError: so is another field.
     """
 
-    def __init__(self, service: EngineService, tenant: Tenant, fields: Fields) -> None:
+    def __init__(self, service: EngineService, tenant: Tenant, fields: Fields, request_id: str) -> None:
         self._service = service
         self._tenant = tenant
+        self._request_id = request_id
         self._fields = {name: value for name, value in fields.items() if value is not None}
         self.is_streamed = self._fields.get("stream", False)
         check_flag("stream", self.is_streamed)
@@ -65,15 +72,16 @@ class GenerateJob:
         Raises:
             ApiError: it is refused, or there is no place for it.
         """
-        return await self._service.submit(
-            self._make,
-            self.num_samples,
-            tenant=self._tenant.name,
-            is_streamed=self.is_streamed,
-            is_constrained=self._is_constrained,
-            is_joint=False,
-            name=(self._tenant.name, self._rids),
-        )
+        with in_words_of({**_NAMES, "^prompt$": "text" if "text" in self._fields else "input_ids"}, None):
+            return await self._service.submit(
+                self._make,
+                self.num_samples,
+                tenant=self._tenant.name,
+                is_streamed=self.is_streamed,
+                is_constrained=self._is_constrained,
+                is_joint=False,
+                name=(self._tenant.name, self._rids),
+            )
 
     async def answer(self, live: LiveRequests, render: Callable[[Answer | list[Answer]], T]) -> T:
         """All of it, when it has ended: one answer for one prompt with n = 1, else a list, n for each prompt.
@@ -220,7 +228,7 @@ class GenerateJob:
             healed = item.request.prompt_token_ids[-num_healed:]
             answer["meta_info"]["healed_text"] = self._text_of(healed)
         if output.error is not None:
-            failure = as_api_error(output.error, output.request_id)
+            failure = reported(output.error, self._request_id)
             reason = {"type": "abort", "message": failure.message, "status_code": failure.status}
             found[0]["meta_info"]["finish_reason"] = reason
         return found

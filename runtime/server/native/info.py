@@ -66,7 +66,7 @@ async def server_info(service: Service, tenant: Caller) -> Info:
         **dataclasses.asdict(llm.config),
     }
     if tenant.is_admin:
-        found["metrics"] = dataclasses.asdict(await service.call(llm.metrics))
+        found["metrics"] = dataclasses.asdict(await service.ask_while_well(lambda engine: engine.metrics_snapshot()))
     return found
 
 
@@ -93,7 +93,7 @@ async def health_generate(service: Service) -> Response:
     )
     try:
         async with await service.submit(lambda: [request], 1, tenant="") as live:
-            await live.succeeded()
+            await service.while_well(live.succeeded())
     except ApiError as error:
         if error.status != 429:
             raise

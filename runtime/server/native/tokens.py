@@ -11,10 +11,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ...chat_template import TextSegment
-from ..body import JsonRoute
+from ..body import Body
 from ..body_types import ListOf
 from ..dependencies import Caller, Service
 from ..errors import ApiError
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..service import EngineService
 from ..streaming import answer_unless_disconnected
@@ -31,7 +32,7 @@ class Segment(BaseModel):
     is_template: StrictBool = False
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(Body):
     """Give one of `prompt`, `messages` and `segments`."""
 
     prompt: StrictStr | ListOf[StrictStr] | None = None
@@ -44,7 +45,7 @@ class TokenizeBody(BaseModel):
     at_start: StrictBool = True
 
 
-class DetokenizeBody(BaseModel):
+class DetokenizeBody(Body):
     """One list of token ids, or a list of such lists."""
 
     tokens: Annotated[
@@ -114,12 +115,8 @@ async def tokenizer_info(service: Service) -> Response:
 
 async def _worked_out(http: HttpRequest, service: EngineService, tenant: Tenant, work: Callable[[], Info]) -> Response:
     """A worker does it and writes it down; what is wrong with a text is the client's fault."""
-
-    async def answer() -> Response:
-        written = await service.asides.start(tenant.name, lambda: to_json(work()))
-        return Response(written, media_type="application/json")
-
-    return await answer_unless_disconnected(http, answer())
+    answer = await answer_unless_disconnected(http, service.call_aside(tenant.name, lambda: to_json(work())))
+    return Response(answer, media_type="application/json")
 
 
 def _tokenized(service: EngineService, body: TokenizeBody) -> Info:

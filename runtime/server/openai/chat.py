@@ -12,12 +12,15 @@ from starlette.responses import Response
 from ...logprobs import Logprob
 from ...outputs import RequestOutput, TokenLogprobs
 from ...tokenizer import Tokenizer
-from ..body import JsonRoute
-from ..chat.ask import ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
+from ..chat.ask import ChatAsk, ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
 from ..chat.run import ChatRun, start_chat
+from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
+from ..json_route import JsonRoute
 from ..json_text import finite
+from ..service import EngineService
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
+from ..tenant import Tenant
 from .answers import Heading, counts, end_of_error, extension, json_response, usage_body
 from .chat_request import ChatCompletionRequest
 from .models import check_model
@@ -35,17 +38,17 @@ async def create_chat_completion(
     tokenizer = service.llm.tokenizer
     answer_id = f"chatcmpl-{request_id.removeprefix('req-')}"
     if ask.is_streamed:
-        run = await start_chat(service, caller, ask)
+        run = await _start(service, caller, ask, body)
         stream = ChatStream(Heading(answer_id, "chat.completion.chunk", model), tokenizer, body, run)
         return EventStream(stream.events(), end_of_error, request_id, run.abort)
 
     async def answer() -> Response:
-        async with await start_chat(service, caller, ask) as run:
+        async with await _start(service, caller, ask, body) as run:
             messages, output = await run.messages()
 
         def written() -> Response:
             heading = Heading(answer_id, "chat.completion", model)
-            choices = [_choice(tokenizer, message, body) for message in messages]
+            choices = [_choice(tokenizer, message, body, run.unenforced_tools) for message in messages]
             extra = {"prompt_token_ids": output.prompt_token_ids} if body.return_token_ids else {}
             return json_response(heading.body(choices=choices, usage=usage_body([output]), **extra))
 
@@ -54,7 +57,14 @@ async def create_chat_completion(
     return await answer_unless_disconnected(http, answer())
 
 
-def _choice(tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequest) -> dict[str, Any]:
+async def _start(service: EngineService, caller: Tenant, ask: ChatAsk, body: ChatCompletionRequest) -> ChatRun:
+    with in_words_of(body.names(), None):
+        return await start_chat(service, caller, ask)
+
+
+def _choice(
+    tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequest, unenforced_tools: Sequence[str]
+) -> dict[str, Any]:
     calls = [
         {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in message.tool_calls
@@ -68,16 +78,17 @@ def _choice(tokenizer: Tokenizer, message: ChatMessage, body: ChatCompletionRequ
         "index": message.index,
         "message": {**said, "tool_calls": calls} if calls else said,
         "logprobs": logprobs,
-        **_ending(message.end),
+        **_ending(message.end, unenforced_tools),
         **({"token_ids": message.token_ids} if body.return_token_ids else {}),
     }
 
 
-def _ending(end: SampleEnd) -> dict[str, Any]:
+def _ending(end: SampleEnd, unenforced_tools: Sequence[str]) -> dict[str, Any]:
+    ours = extension(end.reason, end.complete)
     return {
         "finish_reason": end.finish,
         "stop_reason": end.stop_reason,
-        "ramet": extension(end.reason, end.complete),
+        "ramet": {**ours, "unenforced_tools": unenforced_tools} if unenforced_tools else ours,
     }
 
 
@@ -115,7 +126,9 @@ class ChatStream:
             async for happened in run.events():
                 match happened:
                     case TextDelta():
-                        yield self._text(happened)
+                        self._num_tokens[happened.index] += len(happened.token_ids)
+                        if happened.text or happened.logprobs or self._body.return_token_ids:
+                            yield self._text(happened)
                     case ToolCallBegin():
                         function = {"name": happened.name, "arguments": ""}
                         call = {"id": happened.call_id, "type": "function", "function": function}
@@ -125,14 +138,13 @@ class ChatStream:
                         yield self._call(happened.index, happened.call_idx, call)
                     case SampleEnd():
                         self._num_tokens[happened.index] = happened.num_tokens
-                        yield self._chunk(happened.index, {}, **_ending(happened))
+                        yield self._chunk(happened.index, {}, **_ending(happened, self._run.unenforced_tools))
                     case ChatEnd():
                         if self._body.has_usage:
                             yield self._usage(happened.output)
             yield DONE
 
     def _text(self, delta: TextDelta) -> bytes:
-        self._num_tokens[delta.index] += len(delta.token_ids)
         more: dict[str, Any] = {}
         if delta.logprobs:
             more["logprobs"] = _logprobs(self._tokenizer, delta.token_ids, delta.logprobs, self._body)

@@ -81,6 +81,10 @@ class ChatCompletionRequest(SharedFields):
             is_streamed=bool(self.stream),
         )
 
+    def names(self) -> dict[str, str]:
+        most = {} if self.max_completion_tokens is None else {r"\bmax_tokens\b": "max_completion_tokens"}
+        return super().names() | most | {"^prompt$": "messages"}
+
     def _refuse(self) -> None:
         if self.functions or self.function_call is not None:
             param = "functions" if self.functions else "function_call"

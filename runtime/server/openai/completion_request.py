@@ -81,6 +81,9 @@ class CompletionRequest(SharedFields):
             sampling = sampling.replace(n=1, best_of=None)
         return CompletionAsk(prompts, sampling, self.logprobs, bool(self.echo), is_prompt_only, self.n or 1)
 
+    def names(self) -> dict[str, str]:
+        return super().names() | {r"^prompt_token_ids\b": "prompt"}
+
     def _refuse(self) -> None:
         if self.suffix:
             raise ApiError(400, "suffix is not supported: this model only goes on with a text", param="suffix")

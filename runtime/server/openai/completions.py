@@ -12,9 +12,11 @@ from starlette.responses import Response
 from ...outputs import CompletionOutput, FinishReason, OutputChunk, RequestOutput
 from ...request import Request
 from ...tokenizer import Tokenizer
-from ..body import JsonRoute
+from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
-from ..service import EngineService, LiveRequests
+from ..json_route import JsonRoute
+from ..live_requests import LiveRequests
+from ..service import EngineService
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
 from ..tenant import Tenant
 from .answers import Heading, counts, end_of_error, extension, json_response, usage_body
@@ -60,14 +62,15 @@ async def _submit(service: EngineService, caller: Tenant, ask: CompletionAsk, bo
                 service.check_prompt_len(len(prompt), "prompt" if len(ask.prompts) == 1 else f"prompt[{idx}]")
         return completion_requests(ask, body, service.llm.tokenizer, caller, service.llm.new_request_id)
 
-    return await service.submit(
-        make,
-        len(ask.prompts) * ask.sampling.num_sequences,
-        tenant=caller.name,
-        is_streamed=bool(body.stream),
-        is_constrained=ask.sampling.grammar_spec is not None,
-        name=None if body.own_id is None else (caller.name, body.own_id),
-    )
+    with in_words_of(body.names(), None):
+        return await service.submit(
+            make,
+            len(ask.prompts) * ask.sampling.num_sequences,
+            tenant=caller.name,
+            is_streamed=bool(body.stream),
+            is_constrained=ask.sampling.grammar_spec is not None,
+            name=None if body.own_id is None else (caller.name, body.own_id),
+        )
 
 
 class ChoiceWriter:
@@ -117,7 +120,8 @@ class ChoiceWriter:
     ) -> dict[str, Any]:
         assert sample.finish_reason is not None
         text = "" if self._ask.is_prompt_only else sample.text
-        token_ids = {"prompt_token_ids": output.prompt_token_ids, "token_ids": sample.token_ids}
+        own_ids = [] if self._ask.is_prompt_only else sample.token_ids
+        token_ids = {"prompt_token_ids": output.prompt_token_ids, "token_ids": own_ids}
         return {
             "index": self.index(prompt_idx, sample_idx),
             "text": self.prompt_text(output) + text if self._ask.has_echo else text,
@@ -190,6 +194,8 @@ class CompletionStream:
     def _pieces(self, prompt_idx: int, chunk: OutputChunk) -> list[bytes]:
         if self._ask.is_prompt_only:
             ending = self._writer.ending(FinishReason.LENGTH, None, None)
+            if self._body.return_token_ids:
+                ending["token_ids"] = []
             indices = [self._writer.index(prompt_idx, sample_idx) for sample_idx in range(self._ask.num_choices)]
             return [self._chunk(index, "", **ending) for index in indices]
         index = self._writer.index(prompt_idx, chunk.index)

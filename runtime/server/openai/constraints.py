@@ -39,6 +39,11 @@ def constraint_of(request: ConstrainedFields) -> dict[str, Any]:
     return {field: value for _, field, value in found}
 
 
+def constraint_names(request: ConstrainedFields) -> dict[str, str]:
+    """What the client calls its constraint, by a regular expression for our name at the beginning of a message."""
+    return {rf"^{field}\b": name for name, field, value in _constraints(request) if value is not None}
+
+
 def _constraints(request: ConstrainedFields) -> Iterator[tuple[str, str, Any]]:
     yield "response_format", "json_schema", _response_format(request.response_format)
     yield from _structured(request.structured_outputs)

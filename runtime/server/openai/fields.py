@@ -10,10 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from ....sampling_params import InvalidSamplingParamsError, SamplingParams
+from ....sampling_params import SamplingParams
+from ..body import Body
 from ..body_types import ListOf
+from ..chat.wording import in_words_of
 from ..errors import ApiError
-from .constraints import constraint_of
+from .constraints import constraint_names, constraint_of
 
 MAX_LISTED_LOGPROBS = 100
 """Of every token; each is a number and a text in the answer."""
@@ -50,7 +52,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class SharedFields(BaseModel):
+class SharedFields(Body):
     """How tokens are chosen, and how the request is served."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -108,10 +110,12 @@ class SharedFields(BaseModel):
         if self.logit_bias is not None:
             given["logit_bias"] = _numbered(self.logit_bias)
         constraint = constraint_of(self)
-        try:
+        with in_words_of(self.names(), None):
             return SamplingParams(**given, **constraint, **own)
-        except InvalidSamplingParamsError as error:
-            raise ApiError(400, str(error), param=str(error).partition("=")[0]) from error
+
+    def names(self) -> dict[str, str]:
+        """For `in_words_of`: what the client calls fields that have other names further in."""
+        return constraint_names(self)
 
     @property
     def own_id(self) -> str | None:

@@ -18,6 +18,7 @@ _STARTED_AT = int(time.time())
 
 @router.get("/models")
 async def list_models(service: Service) -> dict[str, Any]:
+    """The names by which clients may call the model that is served; answers give the first."""
     names = service.served_model_names
     data = [_model(service, name) for name in names]
     return {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
@@ -25,6 +26,7 @@ async def list_models(service: Service) -> dict[str, Any]:
 
 @router.get("/models/{name:path}")
 async def get_model(service: Service, name: str) -> dict[str, Any]:
+    """What is known of one name: the longest context, and what it was loaded by. 404 for others."""
     check_model(service, name)
     return _model(service, name)
 

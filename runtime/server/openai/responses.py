@@ -10,13 +10,13 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ..body import JsonRoute
 from ..chat.ask import ChatAsk
 from ..chat.run import ChatRun, start_chat
 from ..chat.turns import OpenAIMessage
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..errors import ApiError
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..service import EngineService
 from ..streaming import EventStream, answer_unless_disconnected
@@ -33,7 +33,9 @@ router = APIRouter(route_class=JsonRoute, prefix="/v1/responses", tags=["openai"
 _NAMES = {
     r"tools\[(\d+)\]\.function": r"tools[\1]",
     "response_format": "text.format",
+    r"^json_schema\b": "text.format.schema",
     "max_tokens": "max_output_tokens",
+    "^prompt$": "input",
 }
 
 

@@ -88,7 +88,8 @@ def _function(where: str, tool: FunctionTool) -> dict[str, Any]:
         raise ApiError(400, f"{where}.name is missing", param=f"{where}.name")
     about = {} if tool.description is None else {"description": tool.description}
     parameters = tool.parameters or {"type": "object", "properties": {}}
-    return {"type": "function", "function": {"name": tool.name, **about, "parameters": parameters}}
+    strict = {"strict": True} if tool.strict else {}
+    return {"type": "function", "function": {"name": tool.name, **about, "parameters": parameters, **strict}}
 
 
 def _tool_choice(choice: str | dict[str, Any] | None, tools: Sequence[FunctionTool]) -> str:

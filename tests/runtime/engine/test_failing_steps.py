@@ -150,6 +150,21 @@ def test_others_run_by_turns_with_those_that_are_tried(make_poisonable, request_
     assert [name for name, output in outputs.items() if output.error is not None] == ["short 3"]
 
 
+def test_whoever_is_alone_with_those_who_computed_in_vain_is_tried_again(make_engine, request_of, run):
+    """Pipelined, a step that was launched behind a failed one fails for the same request. "new" is in the second."""
+    engine = make_engine(overlap_schedule="pipelined")
+    for name in ("good", "bad"):
+        engine.add_request(request_of(name, tokens(len(name), 9), max_tokens=12, ignore_eos=True))
+    for _ in range(3):
+        engine.step()
+    engine.add_request(request_of("new", tokens(50, 9), max_tokens=12, ignore_eos=True))
+    engine.step()
+    engine.runner.fail("bad", FOR_EVER)
+    outputs = run(engine)
+    assert {name for name, output in outputs.items() if output.error is not None} == {"bad"}
+    assert all(len(outputs[name].outputs[0].token_ids) == 12 for name in ("good", "new"))
+
+
 def test_one_line_tells_who_is_tried_and_who_fails(make_poisonable, request_of, run, caplog):
     engine = make_poisonable()
     for name in ("good", "bad"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -137,3 +139,22 @@ def test_compiled_grammars_and_refusals_are_kept_up_to_a_bound(vocabulary):
     with pytest.raises(GrammarError, match="llguidance, outlines"):
         compiler.compile(GrammarSpec("regex", "a", backend="none"))
     compiler.close()
+
+
+def test_a_kept_refusal_holds_nothing_of_those_who_met_it(vocabulary):
+    class Body:
+        """What a request has brought."""
+
+    def ask(body: Body) -> str:
+        with pytest.raises(UnsupportedRegexError) as caught:
+            compiler.compile(GrammarSpec("regex", "(?=a)"))
+        assert caught.value.pattern == "(?=a)"
+        return str(caught.value)
+
+    compiler = GrammarCompiler(vocabulary)
+    bodies = [Body(), Body()]
+    gone = [weakref.ref(body) for body in bodies]
+    messages = {ask(bodies.pop()) for _ in range(2)}
+    gc.collect()
+    assert len(messages) == compiler.num_cached == 1
+    assert [body() for body in gone] == [None, None]

@@ -14,6 +14,7 @@ from ramet.runtime.server import app
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.listener import BackgroundServer
 
+from .engine_gate import EngineGate
 from .plain_route import router as plain_router
 
 Serve = Callable[..., BackgroundServer]
@@ -36,6 +37,15 @@ def serve(smollm2: LLM) -> Iterator[Serve]:
             return stack.enter_context(BackgroundServer(llm or smollm2, config))
 
         yield start
+
+
+@pytest.fixture
+def gate(smollm2: LLM) -> Iterator[EngineGate]:
+    """Open; closed, the engine of `smollm2` hangs at it."""
+    made = EngineGate(smollm2)
+    yield made
+    made.open()
+    smollm2.metrics()  # it goes on
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ramet.runtime.request import Request as EngineRequest
 from ramet.runtime.server.dependencies import Caller, RequestId, Service
 from ramet.runtime.server.errors import ApiError, openai_body
 from ramet.runtime.server.json_text import to_json
-from ramet.runtime.server.service import LiveRequests
+from ramet.runtime.server.live_requests import LiveRequests
 from ramet.runtime.server.streaming import DONE, EventStream, answer_unless_disconnected, event
 
 router = APIRouter()

@@ -33,6 +33,37 @@ def test_keys_are_asked_for_and_admin_paths_need_an_admin(serve: Serve) -> None:
         assert client.get("/metrics", headers={"x-api-key": "boss"}).status_code != 403
 
 
+def test_bodies_of_unknown_length_are_counted_as_they_come(serve: Serve) -> None:
+    server = serve(max_body_bytes=100)
+    answer = httpx2.post(f"{server.url}/v1/completions", content=iter([b"x" * 60, b"x" * 60]))
+    assert answer.status_code == 413
+
+
+def test_bodies_of_nothing_but_brackets_are_refused(http: httpx2.Client) -> None:
+    content = b'{"prompt": "x", "max_tokens": 1, "filling": [' + b"[],{}," * 125_000 + b"0]}"
+    answer = http.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+    assert "250000 brackets" in answer.json()["error"]["message"]
+
+
+def test_all_bodies_together_have_a_limit(serve_plain: Serve) -> None:
+    server = serve_plain(max_total_body_bytes=100_000)
+    body = {"max_tokens": 4000, "stream": True, "filling": "x" * 70_000}
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        with client.stream("POST", "/plain", json=body) as first:
+            assert first.status_code == 200
+            lines = first.iter_lines()  # dropped, it would close the connection
+            assert next(lines)
+            refused = client.post("/plain", json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "server_full")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert client.post("/plain", json={"max_tokens": 1, "filling": "x" * 40_000}).status_code == 200
+        while True:
+            answer = client.post("/plain", json={**body, "max_tokens": 1, "stream": False})
+            if answer.status_code == 200:
+                break
+
+
 def test_large_bodies_and_headers_are_refused(serve: Serve) -> None:
     server = serve(max_body_bytes=100, max_header_bytes=2000)
     with httpx2.Client(base_url=server.url) as client:
@@ -56,3 +87,16 @@ def test_what_is_wrong_with_a_body_is_said_with_its_place(http: httpx2.Client, c
     answer = http.post("/v1/responses", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith(message)
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_the_document_says_where_a_key_goes(serve: Serve, has_keys: bool) -> None:
+    server = serve(api_keys=("a-secret-key",) if has_keys else ())
+    document = httpx2.get(f"{server.url}/openapi.json").json()
+    assert set(document["components"]["securitySchemes"]) == {"bearer", "x-api-key"}
+    either = [{"bearer": []}, {"x-api-key": []}]
+    assert document["paths"]["/v1/completions"]["post"]["security"] == (either if has_keys else [*either, {}])
+    assert document["paths"]["/health"]["get"]["security"] == []
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert operation.get("description"), path

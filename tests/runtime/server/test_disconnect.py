@@ -28,8 +28,10 @@ def address(server: BackgroundServer) -> tuple[str, int]:
 
 def sent(max_tokens: int, prompt: str = "Once upon a time", *, is_streamed: bool = True) -> bytes:
     body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "stream": is_streamed}).encode()
-    head = f"POST /plain HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = (
+        f"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    )
+    return f"{head}\r\n".encode() + body
 
 
 async def drop(server: BackgroundServer, random_source: random.Random, is_reset: bool) -> int:
@@ -133,7 +135,7 @@ def test_a_client_that_stops_reading_is_cut_off_and_costs_no_more_than_its_answe
         client.connect(address(server))
         # A stream of many answers, in one connection: more than what the system keeps for a client that does not read.
         client.sendall(sent(1, "x " * 3000, is_streamed=False))
-        client.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 2000)
+        client.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2000)
         give_up_at = time.monotonic() + 60
         while server._server.server_state.connections:
             assert time.monotonic() < give_up_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -13,54 +13,19 @@ from ramet import LLM
 from ramet.runtime.engine import Engine
 
 from .conftest import Serve
+from .engine_gate import EngineGate, wait_until_unhealthy
 
 pytestmark = pytest.mark.model
-
-
-class Gate:
-    """Holds up an engine's thread."""
-
-    def __init__(self) -> None:
-        self.is_reached = threading.Event()
-        self._opened = threading.Event()
-
-    def wait(self, engine: Engine) -> None:
-        self.is_reached.set()
-        self._opened.wait(60)
-
-    def open(self) -> None:
-        self._opened.set()
-
-
-@pytest.fixture
-def gate(smollm2: LLM) -> Iterator[Gate]:
-    """Closed; the engine of `smollm2` hangs at it once it is told to."""
-    made = Gate()
-    yield made
-    made.open()
-    smollm2.metrics()  # it goes on
-
-
-def hang(llm: LLM, gate: Gate) -> None:
-    llm.tell(gate.wait)
-    assert gate.is_reached.wait(30)
-
-
-def wait_until_unhealthy(client: httpx2.Client) -> httpx2.Response:
-    give_up_at = time.monotonic() + 30
-    while (answer := client.get("/health")).status_code == 200:
-        assert time.monotonic() < give_up_at
-    return answer
 
 
 def test_a_well_engine_is_healthy_and_ready(http: httpx2.Client) -> None:
     assert (http.get("/health").status_code, http.get("/ready").json()) == (200, {"ready": True})
 
 
-def test_a_hung_step_is_reported_and_nobody_waits_for_it(serve_plain: Serve, smollm2: LLM, gate: Gate) -> None:
+def test_a_hung_step_is_reported_and_nobody_waits_for_it(serve_plain: Serve, gate: EngineGate) -> None:
     server = serve_plain(step_timeout_s=0.2)
     with httpx2.Client(base_url=server.url, timeout=30) as client:
-        hang(smollm2, gate)
+        gate.close()
         answer = wait_until_unhealthy(client)
         assert answer.status_code == 503
         assert "the engine hangs: a step has been running for" in answer.json()["reason"]
@@ -78,9 +43,29 @@ def test_a_hung_step_is_reported_and_nobody_waits_for_it(serve_plain: Serve, smo
         assert client.post("/plain", json={"max_tokens": 2}).status_code == 200
 
 
-def test_the_time_limit_of_a_request_holds_in_a_hung_step(serve_plain: Serve, smollm2: LLM, gate: Gate) -> None:
+def test_what_asks_the_engine_takes_no_worker_from_others(serve: Serve, gate: EngineGate) -> None:
+    asking = ("/flush_cache", "/start_profile", "/server_info", "/health_generate") * 3
+    server = serve(step_timeout_s=1.0)
+    with httpx2.Client(base_url=server.url, timeout=30) as client, ThreadPoolExecutor(len(asking)) as others:
+        gate.close()
+        answers = [others.submit(client.get, path) for path in asking]
+        assert client.post("/tokenize", json={"prompt": "hello"}).json()["count"] > 0
+        statuses = [answer.result().status_code for answer in answers]
+        assert set(statuses) == {503, 409}
+        assert statuses.count(409) == 2  # of three profiles
+        for path in set(asking):
+            refused = client.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_stopped")
+        assert client.get("/get_model_info").status_code == 200
+        gate.open()
+        while client.get("/health").status_code != 200:
+            pass
+        assert {client.get(path).status_code for path in ("/flush_cache", "/server_info", "/health_generate")} == {200}
+
+
+def test_the_time_limit_of_a_request_holds_in_a_hung_step(serve_plain: Serve, gate: EngineGate) -> None:
     server = serve_plain(request_timeout_s=0.2)
-    hang(smollm2, gate)
+    gate.close()
     with httpx2.Client(base_url=server.url, timeout=30) as client:
         whole = client.post("/plain", json={})
         streamed = client.post("/plain", json={"stream": True})
@@ -93,9 +78,9 @@ def test_the_time_limit_of_a_request_holds_in_a_hung_step(serve_plain: Serve, sm
         assert time.monotonic() < give_up_at
 
 
-def test_a_server_over_a_hung_engine_ends_without_waiting_for_it(serve_plain: Serve, smollm2: LLM, gate: Gate) -> None:
+def test_a_server_over_a_hung_engine_ends_without_waiting_for_it(serve_plain: Serve, gate: EngineGate) -> None:
     server = serve_plain(step_timeout_s=0.1)
-    hang(smollm2, gate)
+    gate.close()
     with httpx2.Client(base_url=server.url, timeout=30) as client, httpx2.Client(base_url=server.url) as watcher:
         answers: list[int] = []
         asking = threading.Thread(target=lambda: answers.append(client.post("/plain", json={}).status_code))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx2
 import pytest
@@ -112,10 +116,12 @@ def test_a_client_that_never_reads_does_not_keep_it_from_ending(serve_plain: Ser
     server = serve_plain(drain_timeout_s=0.5)
     host, port = server.url.removeprefix("http://").split(":")
     body = b'{"max_tokens": 4000, "stream": true}'
-    head = f"POST /plain HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    )
     with socket.create_connection((host, int(port))) as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        silent.sendall(head.encode() + body)
+        silent.sendall(f"{head}\r\n".encode() + body)
         while server.service.admission.num_live == 0:
             time.sleep(0.01)
         server.close()
@@ -132,6 +138,67 @@ def test_idle_and_half_open_connections_do_not_hold_it_up(serve_plain: Serve) ->
         assert half.recv(1) == b""
 
 
+def test_half_a_request_is_refused_when_the_drain_begins(serve_plain: Serve) -> None:
+    server = serve_plain(drain_timeout_s=600)
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as half:
+        half.sendall(b"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
+        assert httpx2.get(f"{server.url}/health").status_code == 200
+        server.close()
+        answer = b"".join(iter(lambda: half.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"shutting_down" in answer
+
+
+def test_what_has_no_place_in_the_engine_is_finished_too_and_ready_says_why(
+    serve_plain: Serve, monkeypatch: pytest.MonkeyPatch, smollm2: LLM
+) -> None:
+    server = serve_plain(drain_timeout_s=600)
+    is_begun, is_over = threading.Event(), threading.Event()
+    encode_batch = smollm2.tokenizer.encode_batch
+
+    def slow(self: object, texts: list[str], **options: Any) -> list[list[int]]:
+        is_begun.set()
+        assert is_over.wait(30)
+        return encode_batch(texts, **options)
+
+    monkeypatch.setattr(type(smollm2.tokenizer), "encode_batch", slow)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx2.post, f"{server.url}/tokenize", json={"prompt": "Once"}, timeout=60)
+        assert is_begun.wait(30)
+        server.stop()
+        with httpx2.Client(base_url=server.url, timeout=30) as client:
+            readiness = [client.get("/ready").status_code for _ in range(5)]
+        is_over.set()
+        assert asked.result().status_code == 200
+    assert readiness == [503] * 5
+    wait_until_ended(server)
+
+
+def test_what_is_being_made_is_cut_off_like_what_runs(
+    serve_plain: Serve, monkeypatch: pytest.MonkeyPatch, smollm2: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve_plain(drain_timeout_s=0)
+    is_begun, is_over = threading.Event(), threading.Event()
+
+    def slow(self: object, text: str) -> list[int]:
+        is_begun.set()
+        assert is_over.wait(30)
+        return [1]
+
+    monkeypatch.setattr(type(smollm2.tokenizer), "encode", slow)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx2.post, f"{server.url}/plain", json={"max_tokens": 4000}, timeout=60)
+        assert is_begun.wait(30)
+        server.close()
+        answer = asked.result()
+    is_over.set()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
+    assert server.num_cut_off == 1
+    assert server.service.admission.num_live == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -144,9 +211,26 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(taken: socket.socket) -
         bound_socket(ServerConfig(port=port))
 
 
-def test_an_address_that_is_not_here() -> None:
-    with pytest.raises(InvalidConfigError, match="host='no such host' cannot be listened on"):
-        bound_socket(ServerConfig(host="no such host"))
+def test_of_two_servers_that_start_one_is_told_at_once(smollm2: LLM) -> None:
+    with bound_socket(ServerConfig(port=0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(InvalidConfigError, match=rf"port={port} .*in use"):
+            BackgroundServer(smollm2, ServerConfig(port=port))
+
+
+@pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
+def test_an_address_that_is_not_here(host: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"host='{host}' cannot be listened on .*; choose an address of this"):
+        bound_socket(ServerConfig(host=host, port=0))
+
+
+def test_a_port_that_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(bound: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", type("Socket", (socket.socket,), {"bind": bind}))
+    with pytest.raises(InvalidConfigError, match=r"port=80 .*\(Permission denied\); choose a port above 1023"):
+        bound_socket(ServerConfig(port=80))
 
 
 def test_urls_are_those_of_a_client() -> None:

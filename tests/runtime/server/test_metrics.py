@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,6 +57,30 @@ def test_a_request_is_counted_once_in_everything(serve_plain: Serve, smollm2: LL
     assert 0 < value(after, "kv_cached_tokens") <= value(after, "max_total_num_tokens")
     assert value(after, "engine_steps_total") > value(before, "engine_steps_total")
     assert value(after, "step_phase_seconds_total", phase="forward") > 0
+
+
+def test_tiers_are_counted_by_name(serve: Serve, tmp_path: Path) -> None:
+    body = {"prompt": "The same beginning, " * 20, "max_tokens": 1}
+    with LLM("smollm2", prefix_cache_dir=tmp_path) as llm:
+        server = serve(llm)
+        with httpx2.Client(base_url=server.url, timeout=60) as client:
+            assert client.post("/v1/completions", json=body).status_code == 200
+            while not value(kept := read(client), "tier_stored_blocks_total", tier="disk"):
+                pass
+        assert value(kept, "tier_loaded_blocks_total", tier="disk") == 0
+        assert 0 < value(kept, "tier_held_blocks", tier="disk") < value(kept, "tier_max_held_blocks", tier="disk")
+        server.close()
+    with LLM("smollm2", prefix_cache_dir=tmp_path) as llm:
+        server = serve(llm)
+        with httpx2.Client(base_url=server.url, timeout=60) as client:
+            assert client.post("/v1/completions", json=body).status_code == 200
+            loaded = read(client)
+        assert value(loaded, "tier_hits_total", tier="disk") == 1
+        num_blocks = value(loaded, "tier_loaded_blocks_total", tier="disk")
+        assert value(loaded, "tier_loaded_bytes_total", tier="disk") > num_blocks > 0
+        for name in ("refused", "evicted", "damaged"):
+            assert value(loaded, f"tier_{name}_blocks_total", tier="disk") == 0
+        server.close()
 
 
 def test_paths_and_methods_of_clients_make_no_new_series(serve: Serve) -> None:

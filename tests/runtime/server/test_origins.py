@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
+from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import ApiError
 from ramet.runtime.server.origins import HostCheck, is_loopback
@@ -40,6 +41,41 @@ def test_a_page_of_another_name_is_turned_away_where_no_key_is_asked_for(host: s
 
 
 @pytest.mark.model
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("*", "*"),
+        ("https://Good.Example", "https://good.example"),
+        ("http://good.example:80", "http://good.example"),
+        ("http://good.example:443", "http://good.example:443"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+        ("chrome-extension://abc", "chrome-extension://abc"),
+    ],
+)
+def test_origins_are_kept_as_browsers_send_them(given: str, kept: str) -> None:
+    assert ServerConfig(allowed_origins=(given,)).allowed_origins == (kept,)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "foo",
+        "localhost:3000",
+        "http://",
+        "http://a/",
+        "http://a/b",
+        "http://u@a",
+        "http://a b",
+        "//a",
+        "null",
+        "http://*.a",
+    ],
+)
+def test_what_is_no_origin_is_refused(given: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"allowed_origins='.*' must be scheme://host"):
+        ServerConfig(allowed_origins=(given,))
+
+
 def test_only_the_origins_that_were_named_may_read_answers(serve: Serve) -> None:
     server = serve(allowed_origins=("http://good.example",))
     with httpx2.Client(base_url=server.url) as client:
@@ -55,5 +91,5 @@ def test_only_the_origins_that_were_named_may_read_answers(serve: Serve) -> None
 def test_what_a_page_can_send_without_asking_is_not_taken(http: httpx2.Client) -> None:
     body = '{"model": "smollm2", "prompt": "Hi", "max_tokens": 1}'
     answer = http.post("/v1/completions", content=body, headers={"content-type": "text/plain"})
-    assert answer.status_code == 400
+    assert answer.status_code == 415
     assert http.post("/v1/models", headers={"host": "evil.example"}).status_code == 403

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from ramet import LLM, SamplingParams
+from ramet.runtime.batch import Batch
 from ramet.runtime.errors import InvalidRequestError
 from ramet.runtime.request import Request
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import ApiError, as_api_error
+from ramet.runtime.server.live_requests import LiveRequests
 from ramet.runtime.server.service import EngineService
 
 pytestmark = pytest.mark.model
@@ -35,6 +39,15 @@ def run(llm: LLM, work: Callable[[EngineService], Awaitable[None]], **options: o
             service.close()
 
     asyncio.run(main())
+
+
+async def last_of(live: LiveRequests) -> None:
+    async for _ in live.chunks():
+        pass
+
+
+def is_busy(llm: LLM) -> bool:
+    return llm.ask_engine(lambda engine: engine.has_work).result()
 
 
 def request(llm: LLM, text: str, params: SamplingParams) -> Request:
@@ -76,6 +89,120 @@ def test_a_request_that_takes_too_long_is_ended(smollm2: LLM) -> None:
         assert (caught.value.status, caught.value.code) == (504, "timeout")
 
     run(smollm2, work, request_timeout_s=0.2)
+
+
+def test_the_time_limit_holds_for_what_is_made_too(smollm2: LLM) -> None:
+    is_made = threading.Event()
+
+    def make() -> list[Request]:
+        assert is_made.wait(30)
+        return [request(smollm2, "Once", LONG)]
+
+    async def work(service: EngineService) -> None:
+        with pytest.raises(ApiError) as caught:
+            await service.submit(make, 1, name=("me", "r"))
+        assert (caught.value.status, caught.value.code) == (504, "timeout")
+        assert service.admission.num_live == 1  # the worker is still at it
+        is_made.set()
+
+    run(smollm2, work, request_timeout_s=0.1)
+    assert not is_busy(smollm2)
+
+
+def test_the_time_limit_holds_for_calls(smollm2: LLM) -> None:
+    is_over = threading.Event()
+
+    async def work(service: EngineService) -> None:
+        with pytest.raises(ApiError) as caught:
+            await service.call(lambda: is_over.wait(30))
+        assert caught.value.code == "timeout"
+        is_over.set()
+
+    run(smollm2, work, request_timeout_s=0.1)
+
+
+def test_what_waits_for_a_worker_is_never_made_once_nobody_wants_it(smollm2: LLM) -> None:
+    is_free = threading.Event()
+    made: list[str] = []
+
+    def hold() -> list[Request]:
+        is_free.wait(30)
+        raise ValueError("held")
+
+    async def work(service: EngineService) -> None:
+        held = [asyncio.ensure_future(service.submit(hold, 1)) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(service.submit(lambda: made.append("it") or [], 1), 0.1)  # type: ignore[func-returns-value]
+        await asyncio.sleep(0.05)
+        assert service.admission.num_live == len(held)
+        is_free.set()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    run(smollm2, work)
+    assert made == []
+
+
+def test_the_end_of_the_server_reaches_what_is_made(smollm2: LLM) -> None:
+    is_made = threading.Event()
+    is_begun = threading.Event()
+    asked: list[list[Request]] = []
+
+    def make() -> list[Request]:
+        is_begun.set()
+        assert is_made.wait(30)
+        asked.append([request(smollm2, "Once", LONG)])
+        return asked[0]
+
+    async def work(service: EngineService) -> None:
+        submitting = asyncio.ensure_future(service.submit(make, 1))
+        calling = asyncio.ensure_future(service.call(lambda: is_made.wait(30)))
+        while not is_begun.is_set():
+            await asyncio.sleep(0.01)
+        assert service.is_answering
+        assert service.end_all() == 1
+        service.end_calls()
+        for waiting in (submitting, calling):
+            with pytest.raises(ApiError) as caught:
+                await waiting
+            assert (caught.value.status, caught.value.code) == (503, "shutting_down")
+        assert service.admission.num_live == 0
+        assert service.end_all() == 0
+
+    run(smollm2, work)  # its loop is closed
+    is_made.set()
+    while not asked:
+        time.sleep(0.01)
+    assert not is_busy(smollm2)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_what_failed_is_said_and_not_what_was_cancelled_for_it(
+    smollm2: LLM, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    requests = [request(smollm2, text, LONG) for text in ("Hi", "A zebra", "Ho")]
+    runner = smollm2._engine.runner
+    prepare = runner.prepare
+
+    def failing(batch: Batch) -> Any:
+        step = prepare(batch)
+
+        def run_step() -> Any:
+            if any(part.sequence.request.prompt_token_ids == requests[1].prompt_token_ids for part in batch.scheduled):
+                raise RuntimeError("a broken kernel")
+            return step()
+
+        return run_step
+
+    async def work(service: EngineService) -> None:
+        async with await service.submit(lambda: requests, 3, is_streamed=is_streamed) as live:
+            with pytest.raises(ApiError) as caught:
+                await (last_of(live) if is_streamed else live.succeeded())
+        assert caught.value.status == 500
+        assert requests[1].request_id in caught.value.message
+
+    monkeypatch.setattr(runner, "prepare", failing)
+    run(smollm2, work)
 
 
 def test_who_leaves_while_requests_are_made_leaves_nothing_behind(smollm2: LLM) -> None:

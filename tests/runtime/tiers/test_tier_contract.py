@@ -11,9 +11,10 @@ import torch
 from ramet.runtime.cache_namespace import CacheNamespace
 from ramet.runtime.config import EngineConfig
 from ramet.runtime.errors import InvalidConfigError
+from ramet.runtime.tiers import disk_files
 from ramet.runtime.tiers.base import KVTier
 from ramet.runtime.tiers.disk_store import DiskStore
-from ramet.runtime.tiers.registry import TIERS, TierSpec
+from ramet.runtime.tiers.registry import TIERS, TierSpec, check_directory
 
 LONG = list(range(100, 140))
 NUM_BLOCKS = len(LONG) // 4
@@ -169,11 +170,33 @@ def test_a_size_that_holds_nothing_is_refused(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a file", "no\0path"])
-def test_a_directory_that_cannot_be_had_is_said_and_gone_on_without(tmp_path, name, caplog):
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path, name):
     (tmp_path / "a file").write_text("of somebody")
     config = EngineConfig(prefix_cache_dir=str(tmp_path / name))
-    assert TIERS["disk"](TierSpec(config, cast(Any, Memory()), 4, lambda: b"{}")) is None
-    assert "cannot be used, so no prefixes are kept" in caplog.text
+    for use in (lambda: check_directory(config), lambda: TIERS["disk"](spec_of(config))):
+        with pytest.raises(InvalidConfigError, match=r"prefix_cache_dir='.*' cannot be used: .+; choose another"):
+            use()
+
+
+def test_a_directory_where_another_process_begins_is_gone_on_without(open_tier, tmp_path, caplog):
+    open_tier(tmp_path)
+    (index,) = (tmp_path / disk_files.FOLDER).glob("*.index")
+    index.unlink()  # as before it is made
+    assert TIERS["disk"](spec_of(EngineConfig(prefix_cache_dir=str(tmp_path)))) is None
+    assert "another process begins to store prefixes there; this one keeps none" in caplog.text
+
+
+def test_a_directory_where_nothing_is_and_nothing_can_be_stored_is_refused(tmp_path, monkeypatch):
+    def no_lock(path):
+        raise PermissionError(13, "Read-only file system", str(path))
+
+    monkeypatch.setattr(disk_files, "try_lock", no_lock)
+    with pytest.raises(InvalidConfigError, match="cannot be used"):
+        TIERS["disk"](spec_of(EngineConfig(prefix_cache_dir=str(tmp_path))))
+
+
+def spec_of(config):
+    return TierSpec(config, cast(Any, Memory()), 4, lambda: b"{}")
 
 
 def test_the_disk_keeps_no_namespace_that_means_something_else_tomorrow(open_tier, blocks, tmp_path):

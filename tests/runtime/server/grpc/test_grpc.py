@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,8 @@ from typing import Any
 import pytest
 
 from ramet import LLM, InvalidConfigError, SamplingParams
-from ramet.runtime.server.app import build_app
 from ramet.runtime.server.config import ServerConfig
-from ramet.runtime.server.listener import BackgroundServer
+from ramet.runtime.server.listener import BackgroundServer, bound_socket
 from ramet.runtime.server.service import EngineService
 
 from ..conftest import Serve
@@ -172,6 +172,23 @@ def test_what_is_wrong_is_an_invalid_argument(
         assert named in caught.value.details()
 
 
+@pytest.mark.parametrize("name", ["Generate", "Abort", "ModelInfo", "Health", "GenerateStream"])
+def test_bytes_that_are_no_message_are_an_invalid_argument(client: Client, name: str) -> None:
+    make = client.channel.unary_stream if name == "GenerateStream" else client.channel.unary_unary
+    with pytest.raises(grpc.RpcError) as caught:
+        list(make(f"/ramet.v1.Ramet/{name}")(b"\xff\xff garbage", timeout=60))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "of ramet.proto" in caught.value.details()
+    assert "Error" not in caught.value.details()
+
+
+@pytest.mark.parametrize("params", [{"repetition_penalty": 1e-38}, {"regex": "(a?){2000}a{2000}"}])
+def test_what_comes_to_light_while_it_runs_is_an_invalid_argument(client: Client, params: dict[str, Any]) -> None:
+    asked = {"max_new_tokens": 3, **params}
+    assert _status(lambda: client.generate(asked, text="the the the")) is grpc.StatusCode.INVALID_ARGUMENT
+    assert _status(lambda: list(client.stream(asked, text="the the the"))) is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_keys_are_asked_for_and_keep_caches_apart(serve: Serve) -> None:
     server = serve(grpc_port=0, api_keys=("alice=alice-key", "bob=bobs-key"))
     text = "Once upon a time there was a cache that nobody could look into. " * 3
@@ -260,12 +277,25 @@ def test_a_port_that_is_taken_is_told(speaking: BackgroundServer, smollm2: LLM) 
     service.close()
 
 
-def test_without_its_packages_grpc_is_refused_at_the_start(smollm2: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramet.runtime.server.app.find_spec", lambda name: None)
-    service = EngineService(smollm2, ServerConfig(port=0, grpc_port=0))
+def test_without_its_packages_grpc_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramet.runtime.server.listener.find_spec", lambda name: None)
     with pytest.raises(InvalidConfigError, match=r"ramet\[grpc\]"):
-        build_app(service)
-    service.close()
+        bound_socket(ServerConfig(port=0, grpc_port=0))
+
+
+def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidConfigError, match=f"grpc_port={port} .*in use.*another port"):
+            bound_socket(ServerConfig(port=0, grpc_port=port))
+
+
+def test_one_that_is_taken_later_ends_the_server_with_the_reason(smollm2: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr("ramet.runtime.server.listener._check_grpc", lambda config: None)
+        server = BackgroundServer(smollm2, ServerConfig(port=0, grpc_port=taken.getsockname()[1]))
+        with pytest.raises(InvalidConfigError, match="gRPC cannot listen"):
+            server.start()
 
 
 def test_the_generated_code_is_of_this_proto(tmp_path: Path) -> None:

@@ -237,6 +237,15 @@ def test_templates_of_requests_only_where_they_are_allowed(http: httpx2.Client, 
         assert "special token" in post(open_http, **hostile).json()["error"]["message"]
         broken = {**fields, "chat_template": "{{ messages.__class__ }}{% for x in range(10**9) %}x{% endfor %}"}
         assert post(open_http, **broken).status_code == 400
+        endless = {
+            **fields,
+            "chat_template": "{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}",
+        }
+        assert "the template takes more than" in post(open_http, **endless).json()["error"]["message"]
+        named = {**fields, "chat_template_kwargs": {"self": 7}}
+        refused = post(open_http, **named)
+        assert refused.status_code == 400
+        assert "'self' cannot be a variable" in refused.json()["error"]["message"]
 
 
 # Constraints
@@ -322,15 +331,15 @@ def test_json_that_cannot_end_in_time_is_cut_off_and_says_so(http: httpx2.Client
         ({"tools": [NOOP], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        ({"guided_json": {"type": "wrong"}}, None),
-        ({"guided_regex": "("}, None),
+        ({"guided_json": {"type": "wrong"}}, "guided_json"),
+        ({"guided_regex": "("}, "guided_regex"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"model": "gpt-7"}, "model"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
         ({"stream_options": 3}, "stream_options"),
-        ({"max_tokens": 10**7}, None),
+        ({"max_tokens": 10**7}, "max_tokens"),
     ],
     ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
 )

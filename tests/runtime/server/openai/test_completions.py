@@ -173,6 +173,15 @@ def test_a_prompt_alone_can_be_scored_or_only_cached(http: httpx2.Client) -> Non
     assert chunk["choices"][0]["finish_reason"] == "length"
 
 
+def test_the_token_that_scores_a_prompt_is_no_token_of_its_answer(http: httpx2.Client) -> None:
+    fields = {"max_tokens": 0, "echo": True, "return_token_ids": True}
+    (whole,) = post(http, **fields).json()["choices"]
+    assert (whole["text"], whole["token_ids"]) == (PROMPT, [])
+    assert len(whole["prompt_token_ids"]) > 1
+    _, last = chunks_of(post(http, **fields, stream=True))
+    assert last["choices"][0]["token_ids"] == []
+
+
 def test_the_lists_of_a_stream_are_those_of_a_whole_answer(http: httpx2.Client) -> None:
     fields = {"prompt": "Emojis: 😀🎉🌍 and more 😀", "logprobs": 3, "max_tokens": 24, "temperature": 1.0, "seed": 5}
     whole = post(http, **fields).json()["choices"][0]
@@ -252,8 +261,8 @@ def test_json_ends_within_its_budget(http: httpx2.Client) -> None:
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": {"a": 1}}, "prompt"),
         ({"prompt": None}, "prompt"),
-        ({"prompt": [[1, 10**9]]}, "prompt_token_ids"),
-        ({"prompt": [-1]}, "prompt_token_ids"),
+        ({"prompt": [[1, 10**9]]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
         ({"prompt": ["a"] * 3000}, "prompt"),
         ({"suffix": "x"}, "suffix"),
         ({"n": 1000}, "n"),

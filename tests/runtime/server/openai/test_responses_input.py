@@ -117,7 +117,9 @@ def test_without_a_limit_the_context_is_the_limit() -> None:
 )
 def test_tools(choice: Any, expected: str) -> None:
     ask = ask_of(tools=[TOOL], tool_choice=choice)
-    assert ask.tools == [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    assert ask.tools == [
+        {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}, "strict": True}}
+    ]
     assert ask.tool_choice == expected
 
 

@@ -187,8 +187,53 @@ def test_schemas_that_cannot_be_enforced(client: openai.OpenAI) -> None:
     strict = {"type": "function", "function": {**UNENFORCEABLE["function"], "strict": True}}
     with pytest.raises(openai.BadRequestError, match="contains"):
         ask(client, tools=[WEATHER, strict])
+    odd_type = {"type": "function", "function": {"name": "text", "parameters": {"type": "string"}}}
+    with pytest.raises(openai.BadRequestError, match="must be 'object'") as refused:
+        ask(client, tools=[odd_type])
+    assert refused.value.param == "tools[0].function.parameters.type"
     named = {"type": "function", "function": {"name": "get_weather"}}
     assert ask(client, tools=[WEATHER, UNENFORCEABLE], tool_choice=named).choices[0].finish_reason == "tool_calls"
+
+
+def test_an_answer_names_the_tools_whose_schemas_are_not_enforced(client: openai.OpenAI) -> None:
+    fields = {"tools": [WEATHER, UNENFORCEABLE], "max_tokens": 2}
+    assert ask(client, **fields).choices[0].ramet["unenforced_tools"] == ["odd"]
+    *_, last = ask(client, **fields, stream=True)
+    assert last.choices[0].ramet["unenforced_tools"] == ["odd"]
+    assert "unenforced_tools" not in ask(client, tools=[WEATHER], max_tokens=2).choices[0].ramet
+
+
+RACE = {"properties": {"kind": {"const": "race"}, "metres": {"enum": [100, 200]}}, "required": ["kind", "metres"]}
+JUMP = {"properties": {"kind": {"const": "jump"}, "high": {"type": "boolean"}}, "required": ["kind", "high"]}
+BRANCHED: dict[str, dict[str, Any]] = {
+    "anyOf": {"anyOf": [RACE, JUMP]},
+    "oneOf": {"type": "object", "oneOf": [RACE, JUMP]},
+    "allOf": {"allOf": [JUMP, {"properties": {"high": {"const": True}}}]},
+    "ref": {"$ref": "#/$defs/race", "$defs": {"race": {"type": "object", **RACE}}},
+    "old_ref": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$ref": "#/definitions/race",
+        "definitions": {"race": {"type": "object", **RACE}},
+    },
+    "required": {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", BRANCHED)
+@pytest.mark.parametrize("choice", ["required", "do"])
+def test_schemas_with_branches_are_enforced(client: openai.OpenAI, name: str, choice: str) -> None:
+    tool: Any = {"type": "function", "function": {"name": "do", "parameters": BRANCHED[name]}}
+    chosen: Any = choice if choice == "required" else {"type": "function", "function": {"name": "do"}}
+    fields = {"tools": [tool], "tool_choice": chosen, "parallel_tool_calls": False, "temperature": 1.5, "seed": 4}
+    answer = ask(client, **fields).choices[0]
+    ((_, given),) = calls_of(answer.message)
+    jsonschema.validate(json.loads(given), BRANCHED[name])
+    assert json.loads(given).keys() <= {"kind", "metres", "high", "a", "b"}
+    assert "unenforced_tools" not in answer.ramet
 
 
 def test_an_answer_is_a_call_or_of_the_response_format(client: openai.OpenAI) -> None:

@@ -14,8 +14,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ramet.runtime.server.app import ROUTERS
-from ramet.runtime.server.body import JsonRoute, read_body
 from ramet.runtime.server.errors import ApiError
+from ramet.runtime.server.json_route import JsonRoute, read_body
 from ramet.runtime.server.openai.chat_request import ChatCompletionRequest
 
 from .conftest import Serve
@@ -147,7 +147,7 @@ def test_large_bodies_are_read_by_workers(serve: Serve, monkeypatch: pytest.Monk
         readers.append(threading.current_thread().name)
         return real(text)
 
-    monkeypatch.setattr("ramet.runtime.server.body.json.loads", loads)
+    monkeypatch.setattr("ramet.runtime.server.json_route.json.loads", loads)
     url = serve().url
     for length in (10, 100_000):
         answer = httpx2.post(f"{url}/tokenize", json={"prompt": "a" * length})

@@ -1,0 +1,111 @@
+"""Bodies: how much of the bodies of requests a server holds, of one and of all together."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
+
+from .errors import ApiError
+from .memory import Sweeper
+
+_ALWAYS_TAKEN_BYTES = 64 << 10
+"""Of each request, however much others have sent: it stands in the buffer of its connection already."""
+MAX_BRACKETS = 250_000
+"""A list or an object takes two bytes of a body, and hundreds of the server's memory. Brackets in texts count too: the
+body would have to be read to tell them apart."""
+
+
+class BodyRefusedError(HTTPException):
+    """The web framework reads bodies, and turns any other error on its way into one of its own."""
+
+    def __init__(self, failure: ApiError) -> None:
+        super().__init__(failure.status, failure.message)
+        self.failure = failure
+
+
+class Bodies:
+    """Counts the bytes of the bodies in the server, on one thread. What is made of them is many times as large.
+
+    Args:
+        max_bytes: of one body.
+        max_total_bytes: of all bodies whose requests have not been answered.
+    """
+
+    def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_total_bytes = max_total_bytes
+        self._num_bytes = 0
+        self._sweeper = Sweeper()
+
+    def check_len(self, content_length: bytes) -> None:
+        """
+        Raises:
+            ApiError: 413, a body is announced that is too large.
+        """
+        if content_length.isdigit() and int(content_length) > self._max_bytes:
+            raise self._too_large()
+
+    def open(self) -> Body:
+        """For the body of one request."""
+        return Body(self)
+
+    def add(self, num_before: int, num_bytes: int) -> None:
+        """A part of a body has come, of which `num_before` bytes came before.
+
+        Raises:
+            BodyRefusedError: 413, it is too large; 429, all together are. It counts all the same.
+        """
+        self._num_bytes += num_bytes
+        if num_before + num_bytes > self._max_bytes:
+            raise BodyRefusedError(self._too_large())
+        if num_before + num_bytes > _ALWAYS_TAKEN_BYTES and self._num_bytes > self._max_total_bytes:
+            message = f"the server is full: requests hold bodies of {self._max_total_bytes} bytes; try again later"
+            raise BodyRefusedError(ApiError(429, message, code="server_full", retry_after_s=2.0))
+
+    def check_brackets(self, num_brackets: int) -> None:
+        """
+        Raises:
+            BodyRefusedError: 413, the body has too many.
+        """
+        if num_brackets > MAX_BRACKETS:
+            message = (
+                f"the body has more than {MAX_BRACKETS} brackets: so many lists and objects are not taken at a time"
+            )
+            raise BodyRefusedError(ApiError(413, message))
+
+    def remove(self, num_bytes: int) -> None:
+        """A request is answered."""
+        self._num_bytes -= num_bytes
+        self._sweeper.note_gone(num_bytes)
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"the body has more than {self._max_bytes} bytes, the limit of this server")
+
+
+class Body:
+    """What has come of one."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._num_bytes = 0
+        self._num_brackets = 0
+
+    def counted(self, receive: Receive) -> Receive:
+        """Counts what is received."""
+
+        async def receive_counted() -> Message:
+            message = await receive()
+            part = message.get("body", b"")
+            num_before = self._num_bytes
+            self._num_bytes += len(part)
+            self._num_brackets += part.count(b"[") + part.count(b"{")
+            self._bodies.add(num_before, len(part))
+            self._bodies.check_brackets(self._num_brackets)
+            return message
+
+        return receive_counted
+
+    def free(self) -> None:
+        """The request is answered."""
+        self._bodies.remove(self._num_bytes)
+        self._num_bytes = 0
