@@ -87,6 +87,7 @@ def build_app(service: EngineService) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.service = service
     app.state.metrics = metrics = ServerMetrics(service)

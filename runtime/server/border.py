@@ -78,7 +78,7 @@ class Border:
         body = self._bodies.open()
         try:
             self._check_headers(scope)
-            self._hosts.check(scope["headers"])
+            self._hosts.check(scope["method"], scope["headers"])
             state["tenant"] = self._tenant(scope)
             self._bodies.check_len(dict(scope["headers"]).get(b"content-length", b"0"))
             await self._app(scope, body.counted(receive), send_with_id)

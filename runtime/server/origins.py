@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from .config import ServerConfig
 from .errors import ApiError
 
+_LOOKING = ("GET", "HEAD", "OPTIONS")
+
 
 def is_loopback(host: str) -> bool:
     """Whether an address, or a name without its port, is of this machine alone."""
@@ -27,30 +29,39 @@ def is_loopback(host: str) -> bool:
 
 
 class HostCheck:
-    """Tells requests that were sent to this machine by one of its names from others."""
+    """Tells requests that were sent to this machine by one of its names from others, and what a page of another site
+    has had its reader's browser send."""
 
     def __init__(self, config: ServerConfig) -> None:
         has_keys = bool(config.api_keys or config.admin_api_keys)
         self._is_needed = is_loopback(config.host) and not has_keys
+        self._origins = config.allowed_origins
         self._allowed = frozenset(_host_of(urlsplit(origin).netloc) for origin in config.allowed_origins)
 
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """
         Raises:
-            ApiError: 403, the request was sent to another name.
+            ApiError: 403, the request was sent to another name, or by a page of another site, and not only to look.
         """
         if not self._is_needed:
             return
-        for name, value in headers:
-            if name == b"host":
-                host = _host_of(value.decode("latin-1"))
-                if not is_loopback(host) and host not in self._allowed:
-                    raise ApiError(
-                        403,
-                        f"this server is for this machine, and was asked for as {host!r:.100}: use 127.0.0.1 or "
-                        "localhost, or start it with an API key",
-                        code="wrong_host",
-                    )
+        given = {name: value.decode("latin-1") for name, value in headers}
+        host = _host_of(given.get(b"host", "localhost"))
+        if not is_loopback(host) and host not in self._allowed:
+            raise ApiError(
+                403,
+                f"this server is for this machine, and was asked for as {host!r:.100}: use 127.0.0.1 or localhost, or "
+                "start it with an API key",
+                code="wrong_host",
+            )
+        origin = _host_of(urlsplit(given.get(b"origin", "")).netloc)
+        is_foreign = given.get(b"sec-fetch-site") == "cross-site" and origin not in self._allowed
+        if is_foreign and method not in _LOOKING and "*" not in self._origins:
+            raise ApiError(
+                403,
+                f"a page of {origin or 'another site'} may not use this server: name it in allowed_origins",
+                code="wrong_origin",
+            )
 
 
 def _host_of(netloc: str) -> str:

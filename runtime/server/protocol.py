@@ -1,13 +1,15 @@
 """HttpProtocol: uvicorn's HTTP/1.1 on one connection, for clients that mean no good or are very slow.
 
-Added to it: time limits on reading a request and on taking its answer, a limit to connections, refusals in JSON, and a
-word for clients that begin with HTTP/2.
+Added to it: time limits on reading a request and on taking its answer, a limit to connections, refusals in JSON, no
+heads that can be read in two ways, and a word for clients that begin with HTTP/2.
+
+A client that closes its side has left, and what it asked for is cancelled: nothing tells one that still listens from
+one that does not. So reading never stops while an answer is made, whatever else a client sends meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from functools import partial
 from typing import Any
 
@@ -21,9 +23,12 @@ from .border import error_response, new_request_id
 from .config import ServerConfig
 from .errors import ApiError, shutting_down
 from .streaming import WRITE_EXTENSION
+from .strict_connection import StrictConnection
 
 _LINGER_SECONDS = 1.0
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
+_MAX_PIPELINED_BYTES = 64 * 1024
+"""Of requests that come before the answer to the one before them. Who sends more is cut off."""
 _ALWAYS_ANSWERED = frozenset({"/health", "/ready"})
 """However many connections there are: whoever looks after the server must not take a busy one for a dead one."""
 
@@ -46,6 +51,7 @@ class HttpProtocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
+        self.conn: StrictConnection = StrictConnection(limits.max_header_bytes)
         self._reading: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -88,6 +94,8 @@ class HttpProtocol(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         state = self.conn.their_state
+        if state not in (h11.IDLE, h11.SEND_BODY) and self._is_answering():
+            self._keep_reading()
         if state is h11.SEND_BODY:
             self._watch("body")
         elif state is h11.IDLE and self.conn.trailing_data[0]:
@@ -117,13 +125,17 @@ class HttpProtocol(H11Protocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """While h11's error is being handled: it may have a status in mind."""
-        error = sys.exception()
-        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
-            most = self._limits.max_header_bytes
-            self._refuse(ApiError(431, f"the headers have more than {most} bytes, the limit of this server"))
+        self._refuse(ApiError(*(self.conn.fault or (400, msg))))
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _keep_reading(self) -> None:
+        """However much a client sends ahead: uvicorn would look for the end of the connection only after the answer."""
+        if len(self.conn.trailing_data[0]) > _MAX_PIPELINED_BYTES:
+            self._leave()
         else:
-            self._refuse(ApiError(400, msg))
+            self.flow.resume_reading()
 
     def _watch(self, part: str | None) -> None:
         """Give the client time for a part of its request; what has begun goes on."""
@@ -148,8 +160,8 @@ class HttpProtocol(H11Protocol):
         self._watch(None)
         if self.transport.is_closing() or self._is_refused:
             return
-        is_answered = self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
-        if is_answered:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._is_refused = True
             path = "" if self.cycle is None else self.cycle.scope["path"]
             answer = error_response(path, error, new_request_id())
             head = h11.Response(
@@ -159,21 +171,20 @@ class HttpProtocol(H11Protocol):
             )
             for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        if self.cycle is not None and not self.cycle.response_complete:  # the application is told that nobody listens
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close; the application is told that nobody listens. A client that may still be sending would be reset, and
+        never read why it is refused: it gets a while to take that."""
+        if self._is_answering():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if is_answered:
-            self._close_later()
+        if self._is_refused and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self.loop.call_later(_LINGER_SECONDS, self.transport.close)
         else:
             self.transport.close()
-
-    def _close_later(self) -> None:
-        """A client that is still sending would be reset by a connection that is closed, and never read its answer."""
-        self._is_refused = True
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.flow.resume_reading()
-        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, with a short way for streams."""

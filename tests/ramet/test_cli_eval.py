@@ -100,7 +100,7 @@ def test_a_task_made_of_options(tmp_path: Path, task: str, capsys: pytest.Captur
         (["TASK", "--output", "none/out.jsonl"], "there is no directory"),
         (["TASK", "--output", "."], "is a directory"),
         (["TASK", "--system", "Be brief."], "needs a chat"),
-        (["TASK", "--num-shots", "9"], "num_shots=9 is not possible"),
+        (["TASK", "--num-shots", "9"], "--num-shots=9 is not possible"),
         (["TASK", "--kind", "guess"], "kind='guess' is not allowed"),
         (["TASK", "--kind", "generate"], "takes no choices"),
         (["TASK", "--answer-regex", "("], "is no regular expression"),

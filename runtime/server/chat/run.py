@@ -232,7 +232,7 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
             tenant=tenant.name,
             is_streamed=ask.is_streamed,
             is_constrained=reads_calls(ask) or ask.sampling.grammar_spec is not None,
-            name=None if ask.rid is None else (tenant.name, ask.rid),
+            name=(tenant.name, ask.rid),
         )
     except ValueError as error:
         raise as_api_error(error, "?") from error

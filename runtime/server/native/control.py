@@ -65,11 +65,3 @@ def _profile(http: Request) -> Profile:
     profile = http.app.state.profile
     assert isinstance(profile, Profile)
     return profile
-
-
-for path, handler in (
-    ("/flush_cache", flush_cache),
-    ("/start_profile", start_profile),
-    ("/stop_profile", stop_profile),
-):
-    router.get(path, include_in_schema=False)(handler)  # SGLang takes both

@@ -69,7 +69,7 @@ async def _submit(service: EngineService, caller: Tenant, ask: CompletionAsk, bo
             tenant=caller.name,
             is_streamed=bool(body.stream),
             is_constrained=ask.sampling.grammar_spec is not None,
-            name=None if body.own_id is None else (caller.name, body.own_id),
+            name=(caller.name, body.own_id),
         )
 
 

@@ -8,6 +8,7 @@ import random
 import resource
 import socket
 import time
+from contextlib import suppress
 
 import httpx2
 import pytest
@@ -128,6 +129,33 @@ def test_a_client_that_leaves_is_gone_within_two_steps(serve_plain: Serve, smoll
         wait_until_idle(server, 10)
 
 
+@pytest.mark.parametrize("ahead", [b"x", b"y" * 30_000, b"z" * 200_000], ids=len)
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_client_that_has_sent_more_and_leaves_is_seen_to_leave(
+    serve_plain: Serve, smollm2: LLM, ahead: bytes, is_streamed: bool
+) -> None:
+    server = serve_plain()
+    with socket.create_connection(address(server)) as client:
+        client.sendall(sent(4000, is_streamed=is_streamed))
+        while smollm2._loop.call(num_held_blocks) == 0:
+            time.sleep(0.005)
+        head = b"POST /plain HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(ahead)
+        with suppress(OSError):  # too much of it is cut off
+            client.sendall(head + ahead)
+    before = smollm2.metrics().num_steps
+    wait_until_idle(server, 20)
+    assert smollm2.metrics().num_steps - before < 2000
+
+
+def test_requests_sent_ahead_are_answered_in_order(serve_plain: Serve) -> None:
+    with socket.create_connection(address(serve_plain()), timeout=60) as client:
+        client.sendall(sent(5, is_streamed=False) + b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 3)
+        received = b""
+        while received.count(b'{"status":"ok"}') < 3:
+            received += client.recv(65536)
+        assert received.index(b'"text"') < received.index(b'"status"')
+
+
 def test_a_client_that_stops_reading_is_cut_off_and_costs_no_more_than_its_answer(serve_plain: Serve) -> None:
     server = serve_plain(write_timeout_s=0.5, request_timeout_s=5.0)
     with socket.socket() as client:
@@ -135,7 +163,7 @@ def test_a_client_that_stops_reading_is_cut_off_and_costs_no_more_than_its_answe
         client.connect(address(server))
         # A stream of many answers, in one connection: more than what the system keeps for a client that does not read.
         client.sendall(sent(1, "x " * 3000, is_streamed=False))
-        client.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2000)
+        client.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1500)
         give_up_at = time.monotonic() + 60
         while server._server.server_state.connections:
             assert time.monotonic() < give_up_at

@@ -28,16 +28,16 @@ def test_other_names(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:80", "here.example:1"])
 def test_hosts_that_are_answered(host: str) -> None:
-    HostCheck(ServerConfig(allowed_origins=("http://here.example:3000",))).check([(b"host", host.encode())])
+    HostCheck(ServerConfig(allowed_origins=("http://here.example:3000",))).check("POST", [(b"host", host.encode())])
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost@evil.example", "[", ""])
 def test_a_page_of_another_name_is_turned_away_where_no_key_is_asked_for(host: str) -> None:
     with pytest.raises(ApiError) as caught:
-        HostCheck(ServerConfig()).check([(b"host", host.encode())])
+        HostCheck(ServerConfig()).check("POST", [(b"host", host.encode())])
     assert caught.value.status == 403
-    HostCheck(ServerConfig(api_keys=("one",))).check([(b"host", host.encode())])
-    HostCheck(ServerConfig(host="0.0.0.0")).check([(b"host", host.encode())])
+    HostCheck(ServerConfig(api_keys=("one",))).check("POST", [(b"host", host.encode())])
+    HostCheck(ServerConfig(host="0.0.0.0")).check("POST", [(b"host", host.encode())])
 
 
 @pytest.mark.model
@@ -93,3 +93,28 @@ def test_what_a_page_can_send_without_asking_is_not_taken(http: httpx2.Client) -
     answer = http.post("/v1/completions", content=body, headers={"content-type": "text/plain"})
     assert answer.status_code == 415
     assert http.post("/v1/models", headers={"host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "origin", "is_refused"),
+    [
+        ("POST", "http://evil.example", True),
+        ("DELETE", "null", True),
+        ("GET", "http://evil.example", False),
+        ("POST", "http://here.example:3000", False),
+    ],
+)
+def test_another_sites_page_may_only_look(method: str, origin: str, is_refused: bool) -> None:
+    check = HostCheck(ServerConfig(allowed_origins=("http://here.example:3000",))).check
+    headers = [(b"host", b"localhost"), (b"sec-fetch-site", b"cross-site"), (b"origin", origin.encode())]
+    if is_refused:
+        with pytest.raises(ApiError, match="may not use this server"):
+            check(method, headers)
+    else:
+        check(method, headers)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("path", ["/flush_cache", "/start_profile", "/stop_profile", "/abort_request"])
+def test_looking_changes_nothing(http: httpx2.Client, path: str) -> None:
+    assert http.get(path).status_code == 405

@@ -51,15 +51,22 @@ def test_starts_and_stops_at_random_leave_nothing(serve: Serve) -> None:
     httpx2.post(f"{server.url}/stop_profile", timeout=60)
 
 
+def wait_until_well(http: httpx2.Client) -> None:
+    while http.get("/health").status_code != 200:
+        pass
+
+
 def test_a_hung_engine_keeps_the_profile_and_starts_none(serve: Serve, gate: EngineGate) -> None:
     with httpx2.Client(base_url=serve(step_timeout_s=0.2).url, timeout=60) as http:
         gate.close()
         assert http.post("/start_profile").status_code == 503
         gate.open()
+        wait_until_well(http)
         assert http.post("/start_profile").status_code == 200
         gate.close()
         assert http.post("/stop_profile").status_code == 503
         gate.open()
+        wait_until_well(http)
         assert http.post("/stop_profile").status_code == 200
 
 

@@ -94,6 +94,36 @@ def test_endless_headers_get_431(server: BackgroundServer, sent: bytes) -> None:
     assert error["message"] == "the headers have more than 32768 bytes, the limit of this server"
 
 
+@pytest.mark.parametrize(
+    ("head", "status", "said"),
+    [
+        (b"GET /health HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ntransfer-encoding: chunked", 400, "both"),
+        (b"GET /health HTTP/1.1\r\nTransfer-Encoding : chunked\r\nhost: x\r\nContent-Length: 2", 400, ""),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: b\r\n c", 400, "second line"),
+        (b"GET /health HTTP/1.1\nhost: x\nx-a: b\n\tc", 400, "second line"),
+        (b"GET /health HTTP/9.9\r\nhost: x", 505, "HTTP/9.9 is not spoken"),
+        (b"GET /health HTTP/2.0\r\nhost: x", 505, "HTTP/2.0 is not spoken"),
+    ],
+)
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_head_that_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
+    server: BackgroundServer, head: bytes, status: int, said: str, is_second: bool
+) -> None:
+    first = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" if is_second else b""
+    body = b"0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    received = exchange(server, first + head + b"\r\n\r\n" + body)
+    answers = [answer for answer in received.split(b"HTTP/1.1 ") if answer]
+    assert [answer[:3] for answer in answers] == [b"200"] * is_second + [b"%d" % status]
+    assert said.encode() in answers[-1]
+    assert b"connection: close" in answers[-1].lower()
+
+
+def test_nothing_is_redirected(server: BackgroundServer) -> None:
+    for path in ("/metrics/", "/health/", "/v1/models/", "//metrics", "/docs/"):
+        answer = httpx2.get(server.url + path)
+        assert (answer.status_code, "location" in answer.headers) == (404, False), path
+
+
 def test_too_many_connections_get_503_but_health_is_answered(serve: Serve) -> None:
     server = serve(max_connections=2)
     with connect(server) as first, connect(server) as second:

@@ -12,7 +12,7 @@ import pytest
 
 from ramet import LLM, SamplingParams
 from ramet.runtime.batch import Batch
-from ramet.runtime.errors import InvalidRequestError
+from ramet.runtime.errors import InvalidRequestError, RequestFailedError
 from ramet.runtime.request import Request
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import ApiError, as_api_error
@@ -196,10 +196,9 @@ def test_what_failed_is_said_and_not_what_was_cancelled_for_it(
 
     async def work(service: EngineService) -> None:
         async with await service.submit(lambda: requests, 3, is_streamed=is_streamed) as live:
-            with pytest.raises(ApiError) as caught:
+            with pytest.raises(RequestFailedError, match=requests[1].request_id) as caught:
                 await (last_of(live) if is_streamed else live.succeeded())
-        assert caught.value.status == 500
-        assert requests[1].request_id in caught.value.message
+        assert as_api_error(caught.value, "id").status == 500
 
     monkeypatch.setattr(runner, "prepare", failing)
     run(smollm2, work)

@@ -42,6 +42,13 @@ def test_sampling_fields() -> None:
     assert (sampling.regex, ask.continues_last) == ("a+", False)
 
 
+def test_a_strict_tool_stays_strict() -> None:
+    assert [tool["function"].get("strict") for tool in ask_of(tools=[{**TOOL, "strict": True}, TOOL]).tools] == [
+        True,
+        None,
+    ]
+
+
 def test_defaults_are_those_of_sampling_params() -> None:
     ask = ask_of()
     assert (ask.sampling.temperature, ask.sampling.stop, ask.sampling.json_schema) == (1.0, (), None)
