@@ -87,6 +87,7 @@ def reported(error: BaseException, request_id: str) -> ApiError:
 def openai_body(error: ApiError) -> Body:
     """{"error": {"message", "type", "param", "code"}}"""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kinds |= {505: "invalid_request_error"}
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 

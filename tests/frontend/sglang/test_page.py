@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "sglang.md").read_text(encoding="ut
 
 
 def test_its_script_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (script,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    script = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[0]  # the others need a server
     try:
         exec(script, {})
     finally:

@@ -52,7 +52,7 @@ def test_all_bodies_together_have_a_limit(serve_plain: Serve) -> None:
     with httpx2.Client(base_url=server.url, timeout=60) as client:
         with client.stream("POST", "/plain", json=body) as first:
             assert first.status_code == 200
-            lines = first.iter_lines()  # dropped, it would close the connection
+            lines = first.iter_lines()  # held: the stream is closed with it
             assert next(lines)
             refused = client.post("/plain", json=body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "server_full")
