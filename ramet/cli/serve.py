@@ -131,6 +131,9 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-connections", type=int, metavar="N", help="more get 503 (default: 4096)")
     group.add_argument("--max-n", type=int, metavar="N", help="samples of one request (default: 128)")
     group.add_argument("--max-prompts", type=int, metavar="N", help="prompts of one request (default: 2048)")
+    group.add_argument(
+        "--max-prompt-chars", type=int, metavar="N", help="of a prompt (default: 32 for each token of the context)"
+    )
     sizes = {
         "body": "of one request's body (default: 8M)",
         "header": "of one request's headers (default: 32K)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request
@@ -18,6 +18,7 @@ from .border import Border, error_response, is_public
 from .document import Document
 from .errors import ApiError
 from .health import router as health_router
+from .json_route import invalid_value
 from .live.collector import LiveCollector
 from .live.routes import router as live_router
 from .metrics import ServerMetrics
@@ -97,7 +98,7 @@ def build_app(service: EngineService) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = Document(app, has_keys=service.tenants.has_keys, is_public=is_public)  # type: ignore[method-assign]
-    app.add_exception_handler(RequestValidationError, _on_invalid_body)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_middleware(Border, config=service.config, tenants=service.tenants)
@@ -113,34 +114,12 @@ def build_app(service: EngineService) -> FastAPI:
     return app
 
 
-async def _on_invalid_body(http: Request, error: Exception) -> Response:
-    """A field has a value that it may not have."""
+async def _on_invalid_parameter(http: Request, error: Exception) -> Response:
+    """A parameter of the path or the query has a value that it may not have; bodies are looked at by JsonRoute."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        message = f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
-        return error_response(http.url.path, ApiError(400, message), http.state.request_id)
-    field = "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in _path(first["loc"], first["type"], error.body)
-    ).lstrip(".")
-    given = "" if first["type"] == "missing" else f", not {first['input']!r:.100}"
-    message = f"{field or 'the body'}: {first['msg']}{given}"
-    return error_response(http.url.path, ApiError(400, message, param=field or None), http.state.request_id)
-
-
-def _path(loc: Sequence[int | str], kind: str, body: object) -> Iterator[int | str]:
-    """A pydantic location without what is no part of the body, such as the alternative of a union that was tried."""
-    if loc[0] != "body":
-        yield from loc[1:]
-        return
-    for idx, part in enumerate(loc[1:], start=2):
-        is_there = isinstance(body, dict) and part in body
-        is_item = isinstance(body, list) and isinstance(part, int) and part < len(body)
-        if is_there or is_item:
-            body = body[part]  # type: ignore[index]
-            yield part
-        elif kind == "missing" and idx == len(loc):
-            yield part
+    name = first["loc"][-1]
+    return await _on_api_error(http, invalid_value({**first, "loc": (name,)}, {name: None}))
 
 
 async def _on_http_error(http: Request, error: Exception) -> Response:

@@ -30,6 +30,8 @@ class ServerConfig:
             many times its size, so this bounds the server's memory.
         max_n: samples of one request, `n` and `best_of` alike.
         max_prompts: prompts of one request.
+        max_prompt_chars: of a prompt, and of all that one `/tokenize` is given: longer ones are refused before they are
+            tokenised. None takes 32 for each token of the model's context.
         max_waiting_sequences: samples that may wait beyond those the engine runs at once; more get 429.
         max_stored_response_bytes: memory of each API key for responses that others may go on from
             (`previous_response_id`); 0 keeps none.
@@ -58,6 +60,7 @@ class ServerConfig:
     max_total_body_bytes: int = 64 * MIB
     max_n: int = 128
     max_prompts: int = 2048
+    max_prompt_chars: int | None = None
     max_waiting_sequences: int = 512
     max_stored_response_bytes: int = 32 * MIB
     max_connections: int = 4096
@@ -71,6 +74,11 @@ class ServerConfig:
     allow_request_template: bool = False
     allowed_origins: tuple[str, ...] = ()
     grpc_port: int | None = None
+
+    @property
+    def num_tenants(self) -> int:
+        """1 without keys."""
+        return max(len(self.api_keys) + len(self.admin_api_keys), 1)
 
     def __post_init__(self) -> None:
         if not isinstance(self.host, str) or not self.host:
@@ -90,6 +98,8 @@ class ServerConfig:
         ):
             _check_count(name, getattr(self, name), 1)
         named_keys(self.api_keys, self.admin_api_keys)  # raises
+        if self.max_prompt_chars is not None:
+            _check_count("max_prompt_chars", self.max_prompt_chars, 1)
         for name in ("max_waiting_sequences", "max_stored_response_bytes"):
             _check_count(name, getattr(self, name), 0)
         for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s", "step_timeout_s"):

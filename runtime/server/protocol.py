@@ -25,6 +25,7 @@ from .errors import ApiError, shutting_down
 from .streaming import WRITE_EXTENSION
 from .strict_connection import StrictConnection
 
+_LINGER_SECONDS = 1.0
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 _MAX_PIPELINED_BYTES = 64 * 1024
 """Of requests that come before the answer to the one before them. Who sends more is cut off."""
@@ -55,6 +56,7 @@ class HttpProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._is_first_data = True
+        self._is_refused = False
         self.app = self._serve
 
     @property
@@ -81,6 +83,8 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         is_first, self._is_first_data = self._is_first_data, False
         if is_first and data.startswith(_HTTP2_PREFACE):
             self._refuse(ApiError(400, "HTTP/2 is not spoken here: use HTTP/1.1"))
@@ -154,9 +158,10 @@ class HttpProtocol(H11Protocol):
     def _refuse(self, error: ApiError) -> None:
         """Answer, if no answer has begun, and close."""
         self._watch(None)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._is_refused = True
             path = "" if self.cycle is None else self.cycle.scope["path"]
             answer = error_response(path, error, new_request_id())
             head = h11.Response(
@@ -169,11 +174,17 @@ class HttpProtocol(H11Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Close; the application is told that nobody listens."""
+        """Close; the application is told that nobody listens. A client that may still be sending would be reset, and
+        never read why it is refused: it gets a while to take that."""
         if self._is_answering():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.close()
+        if self._is_refused and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+        else:
+            self.transport.close()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, with a short way for streams."""

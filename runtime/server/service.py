@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -30,10 +30,15 @@ from .errors import ApiError, shutting_down
 from .live_names import LiveNames, NamedRequests
 from .live_requests import LiveRequests, timed_out
 from .tenant import Tenants
+from .workers import FairWorkers
 
 T = TypeVar("T")
 Finished = Callable[[RequestOutput], None]
 _NUM_WORKERS = 4
+_MAX_WAITING_ASIDES = 64
+"""Of each tenant."""
+_CHARS_PER_TOKEN = 32
+"""No text that means anything has so many on average."""
 _WATCH_SECONDS = 0.1
 """How often it is looked after an engine that somebody waits for."""
 
@@ -82,8 +87,12 @@ class EngineService:
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.finished: list[Finished] = []
         self.grpc_port: int | None = None
-        self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-prepare")
-        self._compilers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-compile")
+        is_shared = config.num_tenants > 1
+        self._readers = FairWorkers("ramet-read", 2, is_shared=is_shared)
+        self._asides = FairWorkers("ramet-aside", 2, is_shared=is_shared, max_waiting=_MAX_WAITING_ASIDES)
+        self._workers = FairWorkers("ramet-prepare", _NUM_WORKERS, is_shared=is_shared)
+        self._compilers = FairWorkers("ramet-compile", _NUM_WORKERS, is_shared=is_shared)
+        self._helpers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="ramet-help")
         self._bridge: ChunkBridge | None = None
         self._names = LiveNames()
         self._running: set[LiveRequests] = set()
@@ -95,17 +104,36 @@ class EngineService:
 
     def close(self) -> None:
         """Let the workers end. The LLM is its owner's."""
-        for pool in (self._workers, self._compilers):
-            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._readers, self._asides, self._workers, self._compilers):
+            pool.shutdown()
+        self._helpers.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run something that takes its time, such as tokenising, on a worker. It must not wait for the engine, whose
-        step may hang, and the workers with it: that is what `ask_while_well` is for.
+        """Run something that takes a little time on a worker. It must not wait for the engine, whose step may hang, and
+        the workers with it: that is what `ask_while_well` is for.
 
         Raises:
             ApiError: 504, it took too long, or 503, the server ends; what it comes to then is dropped.
         """
-        work = asyncio.get_running_loop().run_in_executor(self._workers, function)
+        return await self._result(asyncio.get_running_loop().run_in_executor(self._helpers, function))
+
+    async def call_aside(self, tenant: str, function: Callable[[], T]) -> T:
+        """Run something that tokenises and asks nothing of the engine. No request for the engine waits for it.
+
+        Raises:
+            ApiError: as `call`; or 429, too much of this tenant's is waiting.
+        """
+        return await self._result(self._asides.start(tenant, function).result)
+
+    async def read(self, tenant: str, function: Callable[[], T]) -> T:
+        """Run what makes objects of the body of a request.
+
+        Raises:
+            ApiError: as `call`.
+        """
+        return await self._result(self._readers.start(tenant, function).result)
+
+    async def _result(self, work: asyncio.Future[T]) -> T:
         self._calls.add(work)
         try:
             done, _ = await asyncio.wait((work,), timeout=self.config.request_timeout_s)
@@ -147,6 +175,21 @@ class EngineService:
         self.llm.tell(put)
         return answer
 
+    def check_prompt_len(self, num_chars: int, param: str) -> None:
+        """To be asked before a text is tokenised, which takes long for a long one.
+
+        Raises:
+            ApiError: it is too long.
+        """
+        most = self.config.max_prompt_chars or _CHARS_PER_TOKEN * (self.llm.max_context_len + 1)
+        if num_chars > most:
+            raise ApiError(
+                400,
+                f"{param} has {num_chars} characters, and this server tokenises {most} at a time: the model's context "
+                f"has {self.llm.max_context_len} tokens; shorten it, or start the server with --max-prompt-chars",
+                param=param,
+            )
+
     async def ask_while_well(self, question: Callable[[Engine], T]) -> T:
         """What the engine answers between two steps. It may be asked even if this raises.
 
@@ -175,6 +218,7 @@ class EngineService:
         make: Callable[[], list[Request]],
         num_sequences: int,
         *,
+        tenant: str = "",
         is_streamed: bool = False,
         is_constrained: bool = False,
         is_joint: bool = True,
@@ -185,6 +229,7 @@ class EngineService:
         Args:
             make: runs on a worker: renders, tokenises, and builds Requests.
             num_sequences: how many samples they will be, all together.
+            tenant: whose it is: no tenant gets all workers.
             is_streamed: chunks are wanted, not only the outputs.
             is_constrained: there is a grammar to compile, which may take a second: it must not hold up others.
             is_joint: one that fails cancels the others, and is the failure of all.
@@ -195,8 +240,7 @@ class EngineService:
             ApiError: 429 or 503, there is no place, or the engine is not well; 409, the name is in use.
             InvalidRequestError: a request is refused, and none is queued.
         """
-        bridge = self._bridge
-        assert bridge is not None, "start() comes first"
+        assert self._bridge is not None, "start() comes first"
         self._check_engine()
         named = self._names.take(*name) if name is not None else None
         try:
@@ -214,15 +258,13 @@ class EngineService:
         live = LiveRequests(place, self.config.request_timeout_s, forget, is_joint=is_joint)
         self._running.add(live)
         pool = self._compilers if is_constrained else self._workers
-        making = pool.submit(live.queue, make, self.llm.submit_requests)
-        making.add_done_callback(
-            lambda done: bridge.post(lambda: self._begin(live, done, named, is_streamed=is_streamed))
-        )
+        making = pool.start(tenant, lambda: live.queue(make, self.llm.submit_requests))
+        making.result.add_done_callback(lambda done: self._begin(live, done, named, is_streamed=is_streamed))
         try:
             await live.queued
         except BaseException:
             live.abort()
-            making.cancel()
+            making.drop()
             if named is not None:
                 named.free()
             raise
@@ -270,7 +312,9 @@ class EngineService:
         """Cancel the request of this name, or all of the tenant's. Returns how many there were."""
         return self._names.abort(tenant, request_id)
 
-    def _begin(self, live: LiveRequests, made: Future[None], named: NamedRequests | None, *, is_streamed: bool) -> None:
+    def _begin(
+        self, live: LiveRequests, made: asyncio.Future[None], named: NamedRequests | None, *, is_streamed: bool
+    ) -> None:
         """A worker is done with them."""
         failure = shutting_down() if made.cancelled() else made.exception()
         if failure is None and not live.queued.done():

@@ -19,11 +19,12 @@ class StrictConnection(h11.Connection):
     """A server's side.
 
     Attributes:
-        fault: status and message for a request that h11 would take, or None.
+        fault: status and message for a request that h11 would take, or would call by another status; or None.
     """
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
+        self._max_head_bytes = max_head_bytes
         self.fault: tuple[int, str] | None = None
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
@@ -36,7 +37,12 @@ class StrictConnection(h11.Connection):
             self.fault = None if head is None else fault_of(head)
             if self.fault is not None:
                 raise h11.RemoteProtocolError(self.fault[1], self.fault[0])
-        return super().next_event()
+        try:
+            return super().next_event()
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint == 431:
+                self.fault = (431, f"the headers have more than {self._max_head_bytes} bytes, the limit of this server")
+            raise
 
 
 def _head(received: bytes) -> bytes | None:

@@ -48,6 +48,7 @@ def test_every_option_of_the_server_has_a_flag() -> None:
         "max_n": ("--max-n", "2"),
         "max_prompts": ("--max-prompts", "3"),
         "max_waiting_sequences": ("--max-waiting-sequences", "0"),
+        "max_prompt_chars": ("--max-prompt-chars", "4"),
         "max_connections": ("--max-connections", "5"),
         "request_timeout_s": ("--request-timeout", "0"),
         "header_timeout_s": ("--header-timeout", "7"),

@@ -12,6 +12,7 @@ from ..chat.ask import ChatAsk, ChatMessage
 from ..chat.run import ChatRun, count_prompt_tokens, start_chat
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..openai.models import check_model
 from ..service import EngineService
@@ -21,7 +22,7 @@ from .answer import Envelope, MessageEvents, message_body
 from .ask import chat_ask, prompt_ask
 from .schema import CountTokensBody, MessagesBody
 
-router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
+router = APIRouter(route_class=JsonRoute, prefix="/v1/messages", tags=["anthropic"])
 _NAMES = {
     r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
     r"tools\[(\d+)\]\.function": r"tools[\1]",
@@ -36,7 +37,7 @@ async def create_message(
 ) -> Response:
     """The next message of a conversation, whole or as events."""
     envelope = Envelope(check_model(service, body.model), body.max_tokens)
-    ask = chat_ask(body)
+    ask = await service.call(lambda: chat_ask(body))
     if body.stream:
         events = MessageEvents(envelope)
         return EventStream(_streamed(service, tenant, ask, events), events.error, request_id)
@@ -45,13 +46,17 @@ async def create_message(
 
 
 @router.post("/count_tokens")
-async def count_tokens(body: CountTokensBody, service: Service) -> Response:
+async def count_tokens(body: CountTokensBody, http: HttpRequest, service: Service, tenant: Caller) -> Response:
     """How many tokens the prompt of such a message has."""
     check_model(service, body.model)
-    ask = prompt_ask(body)
-    with in_words_of(_NAMES, "messages"):
-        num_tokens = await count_prompt_tokens(service, ask)
-    return Response(to_json({"input_tokens": num_tokens}), media_type="application/json")
+    ask = await service.call(lambda: prompt_ask(body))
+
+    async def count() -> Response:
+        with in_words_of(_NAMES, "messages"):
+            num_tokens = await count_prompt_tokens(service, tenant, ask)
+        return Response(to_json({"input_tokens": num_tokens}), media_type="application/json")
+
+    return await answer_unless_disconnected(http, count())
 
 
 async def _start(service: EngineService, tenant: Tenant, ask: ChatAsk) -> ChatRun:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from ..body_types import ListOf
 from ..chat.engine_fields import EngineFields
 
 
@@ -67,12 +68,12 @@ class CountTokensBody(EngineFields):
     """What the length of a prompt depends on."""
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[ListOf[Message], Field(min_length=1)]
     system: Blocks | None = None
-    tools: list[Tool] | None = None
+    tools: ListOf[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
-    mcp_servers: list[dict[str, Any]] | None = None
+    mcp_servers: ListOf[dict[str, Any]] | None = None
     output_config: OutputConfig | None = None
 
 
@@ -84,7 +85,7 @@ class MessagesBody(CountTokensBody):
     """
 
     max_tokens: Annotated[int, Field(ge=0)]
-    stop_sequences: list[str] | None = None
+    stop_sequences: ListOf[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
     stream: bool | None = None

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 from ....grammar_spec import OnIncomplete
 from ....sampling_params import InvalidSamplingParamsError, SamplingParams
 from ..body import Body
+from ..body_types import ListOf
 from ..errors import ApiError
 
 _SAMPLING_FIELDS = (
@@ -30,12 +31,12 @@ class EngineFields(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: ListOf[int] | None = None
     ignore_eos: bool | None = None
     on_incomplete: OnIncomplete | None = None
     regex: str | None = None
     ebnf: str | None = None
-    choices: list[str] | None = None
+    choices: ListOf[str] | None = None
     cache_salt: str | None = None
     priority: int | None = None
     rid: str | None = None

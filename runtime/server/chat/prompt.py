@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,11 @@ class ChatPrompt:
     tool_format: ToolFormat
 
 
-def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk) -> ChatPrompt:
+def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk, check_len: Callable[[int, str], None]) -> ChatPrompt:
     """Cost: two renders of all messages; for a worker.
+
+    Args:
+        check_len: raises if so many characters, of the field of this name, are too many to be tokenised.
 
     Raises:
         ApiError: there is nothing to go on with, or the template calls tools in a way that is not known.
@@ -38,6 +41,7 @@ def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk) -> ChatPrompt:
     template = _template(tokenizer, ask)
     with template.within_budget():
         segments, tool_format = _segments(template, ask)
+    check_len(sum(len(segment.text) for segment in segments), "messages")
     return ChatPrompt(tuple(tokenizer.encode_segments(segments)), tool_format)
 
 

@@ -212,7 +212,7 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
     made: list[tuple[ChatPrompt, Constrained]] = []
 
     def make() -> list[Request]:
-        prompt = chat_prompt(llm.tokenizer, ask)
+        prompt = chat_prompt(llm.tokenizer, ask, service.check_prompt_len)
         asked = _cut_at_context(ask, llm.max_context_len - len(prompt.token_ids))
         request = Request(
             request_id=llm.new_request_id(),
@@ -229,6 +229,7 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
         live = await service.submit(
             make,
             ask.sampling.num_sequences,
+            tenant=tenant.name,
             is_streamed=ask.is_streamed,
             is_constrained=reads_calls(ask) or ask.sampling.grammar_spec is not None,
             name=(tenant.name, ask.rid),
@@ -240,18 +241,21 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
     return ChatRun(live, ask, prompt, stop_token_ids, held.unenforced_tools)
 
 
-async def count_prompt_tokens(service: EngineService, ask: ChatAsk) -> int:
+async def count_prompt_tokens(service: EngineService, tenant: Tenant, ask: ChatAsk) -> int:
     """How long the prompt is that `start_chat` would submit.
 
     Raises:
-        ApiError: the messages do not fit the model's template.
+        ApiError: the messages do not fit the model's template, or too many are being counted.
     """
     _check(service, ask)
+
+    def count() -> int:
+        return len(chat_prompt(service.llm.tokenizer, ask, service.check_prompt_len).token_ids)
+
     try:
-        prompt = await service.call(lambda: chat_prompt(service.llm.tokenizer, ask))
+        return await service.call_aside(tenant.name, count)
     except ValueError as error:
         raise as_api_error(error, "?") from error
-    return len(prompt.token_ids)
 
 
 def _check(service: EngineService, ask: ChatAsk) -> None:

@@ -11,10 +11,11 @@ from starlette.responses import PlainTextResponse, Response
 from ..dependencies import Caller, Service
 from ..document import answers_as
 from ..errors import ApiError
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..profile import Profile
 
-router = APIRouter(tags=["native"])
+router = APIRouter(route_class=JsonRoute, tags=["native"])
 _PROFILES = {kind: {"schema": {"type": "string"}} for kind in ("application/x-ndjson", "text/html", "image/svg+xml")}
 
 

@@ -13,12 +13,13 @@ from starlette.responses import Response
 
 from ..dependencies import Caller, RequestId, Service
 from ..errors import ApiError, openai_body
+from ..json_route import JsonRoute
 from ..json_text import LEAST_LOGPROB, to_json
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
 from .generate_body import GenerateBody
 from .generate_job import GenerateJob
 
-router = APIRouter(tags=["native"])
+router = APIRouter(route_class=JsonRoute, tags=["native"])
 
 
 @router.post("/generate")

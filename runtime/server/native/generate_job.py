@@ -76,6 +76,7 @@ class GenerateJob:
             return await self._service.submit(
                 self._make,
                 self.num_samples,
+                tenant=self._tenant.name,
                 is_streamed=self.is_streamed,
                 is_constrained=self._is_constrained,
                 is_joint=False,
@@ -117,6 +118,10 @@ class GenerateJob:
 
     def _make(self) -> list[Request]:
         fields = self._fields
+        given = fields.get("text")
+        for idx, text in enumerate(given if isinstance(given, list) else [given]):
+            if isinstance(text, str):
+                self._service.check_prompt_len(len(text), f"text[{idx}]" if isinstance(given, list) else "text")
         ask = read_generate(
             self._service.llm.tokenizer,
             self._service.llm.new_request_id,

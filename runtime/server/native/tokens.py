@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ...chat_template import TextSegment
-from ...llm import LLM
 from ..body import Body
-from ..dependencies import Service
+from ..body_types import ListOf
+from ..dependencies import Caller, Service
 from ..errors import ApiError
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..service import EngineService
+from ..streaming import answer_unless_disconnected
+from ..tenant import Tenant
 
-router = APIRouter(tags=["native"])
+router = APIRouter(route_class=JsonRoute, tags=["native"])
 Info = dict[str, Any]
 
 
@@ -30,13 +35,13 @@ class Segment(BaseModel):
 class TokenizeBody(Body):
     """Give one of `prompt`, `messages` and `segments`."""
 
-    prompt: StrictStr | list[StrictStr] | None = None
+    prompt: StrictStr | ListOf[StrictStr] | None = None
     add_special_tokens: StrictBool = True
     return_token_strs: StrictBool = False
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: ListOf[dict[str, Any]] | None = None
+    tools: ListOf[dict[str, Any]] | None = None
     add_generation_prompt: StrictBool = True
-    segments: list[Segment] | None = None
+    segments: ListOf[Segment] | None = None
     at_start: StrictBool = True
 
 
@@ -44,13 +49,13 @@ class DetokenizeBody(Body):
     """One list of token ids, or a list of such lists."""
 
     tokens: Annotated[
-        list[StrictInt] | list[list[StrictInt]], Field(description="Token ids, or a list of lists of them.")
+        ListOf[StrictInt] | ListOf[ListOf[StrictInt]], Field(description="Token ids, or a list of lists of them.")
     ]
     skip_special_tokens: StrictBool = True
 
 
 @router.post("/tokenize")
-async def tokenize(body: TokenizeBody, service: Service) -> Response:
+async def tokenize(body: TokenizeBody, http: HttpRequest, service: Service, tenant: Caller) -> Response:
     """{"tokens", "count", "max_model_len"}.
 
     Special tokens that a prompt spells become these tokens, as they do in `/v1/completions`; those that a message
@@ -59,30 +64,30 @@ async def tokenize(body: TokenizeBody, service: Service) -> Response:
     given = [name for name in ("prompt", "messages", "segments") if getattr(body, name) is not None]
     if len(given) != 1:
         raise ApiError(400, f"give one of prompt, messages and segments, not {' and '.join(given) or 'none'}")
-    return await _worked_out(service, lambda: _tokenized(service.llm, body))
+    return await _worked_out(http, service, tenant, lambda: _tokenized(service, body))
 
 
 @router.post("/detokenize")
-async def detokenize(body: DetokenizeBody, service: Service) -> Response:
+async def detokenize(body: DetokenizeBody, http: HttpRequest, service: Service, tenant: Caller) -> Response:
     """{"text", "prompt", "bytes"}: the text, by default without special tokens, as SGLang gives it; the text with
     them, as vLLM does; and the bytes that the tokens spell, as hexadecimal digits. Lists for a list of lists."""
-    vocab_size = service.llm.tokenizer.vocab_size
-    lists = body.tokens if body.tokens and isinstance(body.tokens[0], list) else [body.tokens]
-    is_single = lists[0] is body.tokens
-    for token_ids in lists:
-        for token_id in token_ids:
-            if not 0 <= token_id < vocab_size:  # type: ignore[operator]
-                raise ApiError(400, f"tokens has {token_id}, which is not in [0, {vocab_size})", param="tokens")
 
     def spelled() -> Info:
         tokenizer = service.llm.tokenizer
+        vocab_size = tokenizer.vocab_size
+        lists = body.tokens if body.tokens and isinstance(body.tokens[0], list) else [body.tokens]
+        is_single = lists[0] is body.tokens
+        for token_ids in lists:
+            for token_id in token_ids:
+                if not 0 <= token_id < vocab_size:  # type: ignore[operator]
+                    raise ApiError(400, f"tokens has {token_id}, which is not in [0, {vocab_size})", param="tokens")
         texts = [tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists]  # type: ignore[arg-type]
         prompts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in lists]  # type: ignore[arg-type]
         spelling = [b"".join(map(tokenizer.token_bytes, ids)).hex() for ids in lists]  # type: ignore[arg-type]
         found: Info = {"text": texts, "prompt": prompts, "bytes": spelling}
         return {name: values[0] for name, values in found.items()} if is_single else found
 
-    return await _worked_out(service, spelled)
+    return await _worked_out(http, service, tenant, spelled)
 
 
 @router.get("/tokenizer_info")
@@ -108,21 +113,25 @@ async def tokenizer_info(service: Service) -> Response:
     return Response(to_json(found), media_type="application/json")
 
 
-async def _worked_out(service: EngineService, work: Any) -> Response:
+async def _worked_out(http: HttpRequest, service: EngineService, tenant: Tenant, work: Callable[[], Info]) -> Response:
     """A worker does it and writes it down; what is wrong with a text is the client's fault."""
-    return Response(await service.call(lambda: to_json(work())), media_type="application/json")
+    answer = await answer_unless_disconnected(http, service.call_aside(tenant.name, lambda: to_json(work())))
+    return Response(answer, media_type="application/json")
 
 
-def _tokenized(llm: LLM, body: TokenizeBody) -> Info:
-    tokenizer = llm.tokenizer
+def _tokenized(service: EngineService, body: TokenizeBody) -> Info:
+    llm, tokenizer = service.llm, service.llm.tokenizer
     if body.segments is not None:
+        service.check_prompt_len(sum(len(segment.text) for segment in body.segments), "segments")
         segments = [TextSegment(segment.text, segment.is_template) for segment in body.segments]
         rows = [tokenizer.encode_segments(segments, is_text_start=body.at_start)]
     elif body.messages is not None:
         conversation = tokenizer.chat_template.segments(body.messages, body.add_generation_prompt, body.tools)
+        service.check_prompt_len(sum(len(segment.text) for segment in conversation), "messages")
         rows = [tokenizer.encode_segments(conversation)]
     else:
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+        service.check_prompt_len(sum(map(len, texts)), "prompt")
         rows = tokenizer.encode_batch(texts, add_special_tokens=body.add_special_tokens, parse_special=True)
     found: Info = {"tokens": rows, "count": list(map(len, rows))}
     if body.return_token_strs:

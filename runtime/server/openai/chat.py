@@ -16,6 +16,7 @@ from ..chat.ask import ChatAsk, ChatEnd, ChatMessage, SampleEnd, TextDelta, Tool
 from ..chat.run import ChatRun, start_chat
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
+from ..json_route import JsonRoute
 from ..json_text import finite
 from ..service import EngineService
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
@@ -24,7 +25,7 @@ from .answers import Heading, counts, end_of_error, extension, json_response, us
 from .chat_request import ChatCompletionRequest
 from .models import check_model
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"])
 
 
 @router.post("/chat/completions")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
+from ..body_types import ListOf
 from ..chat.ask import ChatAsk
 from ..errors import ApiError
 from .fields import MAX_LISTED_LOGPROBS, Mode, SharedFields
@@ -35,7 +36,7 @@ _MESSAGE = {
     "required": ["role"],
 }
 Messages = Annotated[
-    list[dict[str, Any]], WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1}), Field(min_length=1)
+    ListOf[dict[str, Any]], WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1}), Field(min_length=1)
 ]
 
 
@@ -46,16 +47,16 @@ class ChatCompletionRequest(SharedFields):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LISTED_LOGPROBS)
-    tools: list[dict[str, Any]] | None = None
+    tools: ListOf[dict[str, Any]] | None = None
     tool_choice: Mode = None
     parallel_tool_calls: bool | None = None
-    functions: list[dict[str, Any]] | None = None
+    functions: ListOf[dict[str, Any]] | None = None
     function_call: Mode = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    modalities: list[str] | None = None
+    modalities: ListOf[str] | None = None
 
     def ask(self) -> ChatAsk:
         """

@@ -14,6 +14,7 @@ from ...request import Request
 from ...tokenizer import Tokenizer
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
+from ..json_route import JsonRoute
 from ..live_requests import LiveRequests
 from ..service import EngineService
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
@@ -23,7 +24,7 @@ from .completion_logprobs import LogprobLists
 from .completion_request import CompletionAsk, CompletionRequest, completion_requests
 from .models import check_model
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"])
 
 
 @router.post("/completions")
@@ -56,12 +57,16 @@ async def create_completion(
 
 async def _submit(service: EngineService, caller: Tenant, ask: CompletionAsk, body: CompletionRequest) -> LiveRequests:
     def make() -> list[Request]:
+        for idx, prompt in enumerate(ask.prompts):
+            if isinstance(prompt, str):
+                service.check_prompt_len(len(prompt), "prompt" if len(ask.prompts) == 1 else f"prompt[{idx}]")
         return completion_requests(ask, body, service.llm.tokenizer, caller, service.llm.new_request_id)
 
     with in_words_of(body.names(), None):
         return await service.submit(
             make,
             len(ask.prompts) * ask.sampling.num_sequences,
+            tenant=caller.name,
             is_streamed=bool(body.stream),
             is_constrained=ask.sampling.grammar_spec is not None,
             name=(caller.name, body.own_id),

@@ -5,12 +5,14 @@ A field that is not known is accepted silently; a known one with a value that it
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from ....sampling_params import SamplingParams
 from ..body import Body
+from ..body_types import ListOf
 from ..chat.wording import in_words_of
 from ..errors import ApiError
 from .constraints import constraint_names, constraint_of
@@ -19,6 +21,7 @@ MAX_LISTED_LOGPROBS = 100
 """Of every token; each is a number and a text in the answer."""
 
 _SEEDS = 1 << 63
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 Texts = Annotated[
     Any,
@@ -68,7 +71,7 @@ class SharedFields(Body):
     repetition_penalty: float | None = Field(None, gt=0)
     logit_bias: Biases = None
     min_tokens: int | None = Field(None, ge=0)
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: ListOf[int] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -85,7 +88,7 @@ class SharedFields(Body):
     structured_outputs: Mode = None
     guided_json: Schema = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: ListOf[str] | None = None
     guided_grammar: str | None = None
     regex: str | None = None
     ebnf: str | None = None
@@ -132,6 +135,6 @@ class SharedFields(Body):
 
 def _numbered(biases: object) -> dict[int, Any]:
     """JSON has no numbers as keys."""
-    if not isinstance(biases, dict) or not all(str(key).lstrip("-").isdecimal() for key in biases):
+    if not isinstance(biases, dict) or not all(map(_NUMBER.fullmatch, biases)):
         raise ApiError(400, f"logit_bias={biases!r:.80} must map token ids to numbers", param="logit_bias")
     return {int(key): bias for key, bias in biases.items()}

@@ -16,6 +16,7 @@ from ..chat.turns import OpenAIMessage
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..errors import ApiError
+from ..json_route import JsonRoute
 from ..json_text import to_json
 from ..service import EngineService
 from ..streaming import EventStream, answer_unless_disconnected
@@ -28,7 +29,7 @@ from .responses_schema import ResponsesBody
 from .responses_store import ResponseStore, StoredResponse
 from .responses_stream import ResponseEvents
 
-router = APIRouter(prefix="/v1/responses", tags=["openai"])
+router = APIRouter(route_class=JsonRoute, prefix="/v1/responses", tags=["openai"])
 _NAMES = {
     r"tools\[(\d+)\]\.function": r"tools[\1]",
     "response_format": "text.format",
@@ -85,12 +86,17 @@ async def create_response(
     """The next response of a conversation, whole or as events."""
     model = check_model(service, body.model)
     check_served(body)
-    assert body.input is not None
+    given = body.input
+    assert given is not None
     store = _store(http)
     before = _previous(store, tenant, body.previous_response_id)
-    messages = [*before, *item_messages(body.input, before)]
     envelope = Envelope(body, model, is_stored=store.is_open and body.store is not False)
-    turn = _Turn(service, tenant, store, envelope, messages, chat_ask(body, messages))
+
+    def understood() -> _Turn:
+        messages = [*before, *item_messages(given, before)]
+        return _Turn(service, tenant, store, envelope, messages, chat_ask(body, messages))
+
+    turn = await service.call(understood)
     if body.stream:
         events = ResponseEvents(envelope)
         return EventStream(turn.streamed(events), events.error, request_id)

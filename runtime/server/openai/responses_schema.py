@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from ..body_types import DictOf, ListOf
 from ..chat.engine_fields import EngineFields
 
 
@@ -67,7 +68,7 @@ class ResponsesBody(EngineFields):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    tools: list[FunctionTool] | None = None
+    tools: ListOf[FunctionTool] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
@@ -75,10 +76,10 @@ class ResponsesBody(EngineFields):
     store: bool | None = None
     previous_response_id: str | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: DictOf[str] | None = None
     user: str | None = None
     top_logprobs: int | None = None
-    include: list[str] | None = None
+    include: ListOf[str] | None = None
     background: bool | None = None
     conversation: Choice | None = None
     prompt: dict[str, Any] | None = None

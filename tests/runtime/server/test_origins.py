@@ -91,7 +91,7 @@ def test_only_the_origins_that_were_named_may_read_answers(serve: Serve) -> None
 def test_what_a_page_can_send_without_asking_is_not_taken(http: httpx2.Client) -> None:
     body = '{"model": "smollm2", "prompt": "Hi", "max_tokens": 1}'
     answer = http.post("/v1/completions", content=body, headers={"content-type": "text/plain"})
-    assert answer.status_code == 400
+    assert answer.status_code == 415
     assert http.post("/v1/models", headers={"host": "evil.example"}).status_code == 403
 
 

@@ -79,13 +79,19 @@ def test_the_second_request_of_a_connection_has_its_own_time(serve: Serve) -> No
         b"GET / HTTP/1.1\r\nhost: localhost\r\nbroken header\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",
         b"POST /v1/models HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /" + b"a" * 70_000,
     ],
 )
 def test_what_is_no_http_gets_400_in_json(server: BackgroundServer, sent: bytes) -> None:
     status, error = parts(exchange(server, sent))
     assert status in (400, 405)
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("sent", [b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\nx-big: " + b"a" * 300_000])
+def test_endless_headers_get_431(server: BackgroundServer, sent: bytes) -> None:
+    status, error = parts(exchange(server, sent))
+    assert status == 431
+    assert error["message"] == "the headers have more than 32768 bytes, the limit of this server"
 
 
 @pytest.mark.parametrize(
