@@ -166,7 +166,7 @@ def test_the_source_distribution_holds_all_that_a_wheel_is_made_from(source: Pat
         f"{folder}/{path.name}" for folder in packages_in_tree().values() for path in (ROOT / folder).glob("*.py")
     }
     sources = {name.removeprefix("ramet/") for name in kernels_in_wheel([])}
-    data_files = {"ramet/py.typed", "kernels/aot_budgets.json"}
+    data_files = {name if name == "ramet/py.typed" else name.removeprefix("ramet/") for name in OTHER_FILES}
     assert modules | sources | data_files | {"setup.py", "pyproject.toml"} <= names
     assert not any("kernels/cpu/lib/" in name for name in names)
 

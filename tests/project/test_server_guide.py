@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ramet import LLM
+from ramet.cli.main import build_parser
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.listener import BackgroundServer
 
@@ -20,11 +22,25 @@ PROGRAMS = {
     if "```python" in body
 }
 URL = "http://127.0.0.1:8000"
+FLAGS: dict[str, str] = build_parser().parse_args(["serve"]).flags
+NAMED_FLAGS = {
+    flag for line in re.findall(r"`--.*?`|^ramet serve .*", TEXT, re.M) for flag in re.findall(r"--[\w-]+", line)
+}
 
 
 def test_all_programs_are_found() -> None:
     assert list(PROGRAMS) == ["OpenAI's client", "Anthropic's client", "SGLang's clients"]
     assert sum(map(len, PROGRAMS.values())) > 1000
+
+
+def test_the_flags_are_those_of_the_command() -> None:
+    assert NAMED_FLAGS - set(FLAGS.values()) == set()
+
+
+def test_every_limit_can_be_found() -> None:
+    names = [field.name for field in dataclasses.fields(ServerConfig)]
+    limits = {FLAGS[name] for name in names if name.startswith("max_") or name.endswith("_timeout_s")}
+    assert limits - NAMED_FLAGS == set()
 
 
 @pytest.mark.model
