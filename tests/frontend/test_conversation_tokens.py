@@ -14,7 +14,7 @@ from ramet.frontend.backends.mock_tokenizer import MockTokenizer
 from ramet.frontend.generation import GenerateResult, Generation, Sample
 
 from ..runtime.chat_templates import LLAMA3, QWEN, SMOLLM2, SPECIAL
-from .test_conversation_tools import TemplateBackend
+from .tool_chats import TemplateBackend
 
 WORDS = ["ab", "a", "b", " ab", "\n"]
 

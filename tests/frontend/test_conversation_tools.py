@@ -1,73 +1,18 @@
-"""Conversations with tools: schemas from functions, calls by grammar or read from the text, the loop, and templates."""
+"""Conversations with tools: calls by grammar or read from the text, and the loop that answers them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel
 
-from ramet import ChatTemplateError, Conversation, InvalidProgramError, MockBackend, ToolCallError
-from ramet.frontend.backend import Message, TextSegment
-from ramet.frontend.backends.mock import GenerateScript, Reply
-from ramet.frontend.backends.mock_tokenizer import MockTokenizer
-from ramet.frontend.chat.tool_schema import call_schema, function_schema
-from ramet.runtime.chat_template import ChatTemplate
-from ramet.tool_formats import TOOL_FORMATS, ToolFormat
+from ramet import Conversation, InvalidProgramError, ToolCallError
+from ramet.frontend.chat.tool_schema import function_schema
 
-from ..runtime.chat_templates import GEMMA, LLAMA3, MISTRAL, QWEN, SMOLLM2, SPECIAL
-
-TEMPLATES = {"qwen": QWEN, "llama3": LLAMA3, "mistral": MISTRAL, "smollm2": SMOLLM2}
-Replies = GenerateScript | Sequence[Reply] | str | None
-
-
-class TemplateBackend(MockBackend):
-    """The mock with the chat template of a family of models."""
-
-    def __init__(self, source: str, replies: Replies = None) -> None:
-        super().__init__(replies, tokenizer=MockTokenizer(special_tokens=("<s>", "</s>", *SPECIAL)))
-        self._template = ChatTemplate(source, "<s>", "</s>", SPECIAL)
-
-    def chat_segments(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-    ) -> Sequence[TextSegment]:
-        segments = self._template.segments(messages, add_generation_prompt, tools)
-        return [TextSegment(segment.text, segment.is_template, segment.origin) for segment in segments]
-
-
-def weather(city: str, days: int = 1) -> str:
-    """Tells the weather."""
-    if city == "Atlantis":
-        raise LookupError("no such city")
-    return f"Sunny in {city} for {days} days"
-
-
-def add(a: int, b: int) -> int:
-    return a + b
-
-
-def calls_of(*calls: tuple[str, dict[str, Any]], name: str = "hermes") -> str:
-    return TOOL_FORMATS[name].write(calls)
-
-
-ROME = calls_of(("weather", {"city": "Rome"}))
-
-
-def check_that_tokens_only_grow(backend: MockBackend) -> None:
-    for before, after in zip(backend.requests, backend.requests[1:], strict=False):
-        ids = before.call.prompt_token_ids
-        assert after.call.prompt_token_ids[: len(ids)] == ids
-        assert after.num_cached_tokens > len(ids)
-
-
-# The loop
+from ..runtime.chat_templates import LLAMA3, MISTRAL, QWEN, SMOLLM2
+from .tool_chats import ROME, Place, TemplateBackend, add, calls_of, check_that_tokens_only_grow, weather
 
 
 @pytest.mark.parametrize(
@@ -261,154 +206,6 @@ def test_tools_may_be_coroutines() -> None:
         chat.run_tools()
 
 
-# Templates
-
-
-def test_tools_that_a_template_does_not_know_are_in_the_system_message() -> None:
-    backend = TemplateBackend(SMOLLM2, "ok")
-    chat = Conversation("Be brief.", [weather], backend=backend)
-    chat.ask("Hi")
-    prompt = backend.requests[0].prompt
-    assert prompt.startswith("<|im_start|>system\nBe brief.\n\nYou may call these functions:\n{")
-    assert '"name": "weather"' in prompt
-    assert chat.system == "Be brief."
-    chat = Conversation(tools=[weather], backend=backend)
-    chat.ask("Hi")
-    origins = [part.origin for part in chat.explain_prompt().parts]
-    assert origins[:4] == ["template", "tools", "template", "messages[0].content (user)"]
-
-
-def test_calls_without_a_template_for_them_are_written_into_the_content() -> None:
-    backend = TemplateBackend(SMOLLM2, [ROME, "ok"])
-    chat = Conversation(tools=[weather], backend=backend)
-    chat.ask("?")
-    chat.run_tools()
-    copied = Conversation(backend=backend, messages=chat.messages)
-    assert f"<|im_start|>assistant\n{ROME}<|im_end|>" in copied.explain_prompt().text
-
-
-def test_the_bundled_order_of_a_model_without_tools_is_refused_by_its_template() -> None:
-    chat = Conversation(backend=TemplateBackend(GEMMA, "ok"))
-    chat.add({"role": "user", "content": "x"})
-    with pytest.raises(ValueError, match=r"messages\[1\] of role 'user' after 'user': .*must alternate"):
-        chat.ask("y")
-    assert len(chat.messages) == 1
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_replies_keep_their_tokens_when_older_turns_go(name: str) -> None:
-    backend = TemplateBackend(TEMPLATES[name], lambda call, prompt: " spaced out ")
-    chat = Conversation(backend=backend)
-    for question in ("one", "two", "three"):
-        chat.ask(question)
-    check_that_tokens_only_grow(backend)
-    before = chat.explain_prompt()
-    chat.messages = chat.messages[2:]
-    chat.ask("four")
-    prompt = backend.requests[-1].prompt
-    assert prompt.count(" spaced out ") == 2
-    assert "one" not in prompt
-    replies = [part.token_ids for part in before.parts if "as generated" in part.origin]
-    kept = [part.token_ids for part in chat.explain_prompt().parts if "as generated" in part.origin]
-    assert kept == replies
-
-
-def test_the_format_of_calls_is_the_templates_or_given() -> None:
-    odd = QWEN.replace('<tool_call>\n{"name": "', "CALL ")
-    assert odd != QWEN
-    with pytest.raises(InvalidProgramError, match="a format that is not known: name the one it writes"):
-        Conversation(tools=[weather], backend=TemplateBackend(odd))
-    chat = Conversation(tools=[weather], backend=TemplateBackend(odd, ["x"]), tool_format="json")
-    assert chat.ask("?").text == "x"
-
-
-# Formats and schemas
-
-
-@pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=list(TOOL_FORMATS))
-def test_a_format_reads_what_it_writes(tool_format: ToolFormat) -> None:
-    calls: list[tuple[str, dict[str, Any]]] = [("f", {"a": ["x", {"b": "}</tool"}]}), ("g", {})]
-    for some in (calls[:1], calls):
-        text = tool_format.write(some)
-        assert tool_format.read(text) == ("", some)
-        assert tool_format.read(f"\n{text} ") == ("", some)
-    assert tool_format.read("no call {at all}") == ("no call {at all}", [])
-    assert tool_format.read(' {"city": "Rome"}') == (' {"city": "Rome"}', [])
-
-
-def test_plain_calls_may_come_as_a_list() -> None:
-    text = '[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]'
-    assert TOOL_FORMATS["json"].read(text) == ("", [("f", {"a": 1}), ("g", {})])
-
-
-class Place(BaseModel):
-    city: str
-    country: str = "Italy"
-
-
-def book(
-    place: Place,
-    nights: Annotated[int, "how many"],
-    kind: Literal["hotel", "tent"] = "hotel",
-    notes: list[str] | None = None,
-    prices: dict[str, float] | None = None,
-) -> str:
-    """Books a stay."""
-    return f"{kind} in {place.city}, {place.country} for {nights}"
-
-
-def test_a_function_says_its_schema() -> None:
-    function = function_schema(book)["function"]
-    assert (function["name"], function["description"]) == ("book", "Books a stay.")
-    parameters = function["parameters"]
-    assert parameters["required"] == ["place", "nights"]
-    assert parameters["properties"]["nights"] == {"type": "integer", "description": "how many"}
-    assert parameters["properties"]["kind"] == {"enum": ["hotel", "tent"]}
-    assert parameters["properties"]["notes"]["anyOf"][0] == {"type": "array", "items": {"type": "string"}}
-    assert parameters["properties"]["place"]["properties"]["city"]["type"] == "string"
-    call = calls_of(("book", {"place": {"city": "Rome"}, "nights": 2}))
-    chat = Conversation(tools=[book], backend=TemplateBackend(QWEN, [call, "ok"]))
-    chat.ask("?")
-    chat.run_tools()
-    assert chat.messages[2]["content"] == "hotel in Rome, Italy for 2"
-
-
-def untyped(x):  # type: ignore[no-untyped-def]
-    return x
-
-
-def positional(x: int, /) -> int:
-    return x
-
-
-def any_number(*values: int) -> int:
-    return sum(values)
-
-
-def of_sets(values: set[int]) -> int:
-    return len(values)
-
-
-@pytest.mark.parametrize(
-    ("tools", "reason"),
-    [
-        ([untyped], "'x' of untyped has no type: write x: str"),
-        ([positional], "cannot be given by name"),
-        ([any_number], "cannot be given by name"),
-        ([of_sets], r"has the type set\[int\], which has no JSON schema"),
-        ([lambda: 1], "has no name"),
-        ([3], r"tools\[0\]=3 is not allowed"),
-        ([{"type": "function"}], "a schema is"),
-        ([add, add], "more than one 'add'"),
-        ([{"name": "required"}], "a tool cannot be called 'required'"),
-        (weather, "give a list of functions"),
-    ],
-)
-def test_tools_that_cannot_be_described_are_refused(tools: Any, reason: str) -> None:
-    with pytest.raises(InvalidProgramError, match=reason):
-        Conversation(tools=tools, backend=TemplateBackend(QWEN))
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -442,64 +239,3 @@ def test_required_calls_on_the_bundled_model(backend: Any) -> None:
     assert reply.meta is not None
     assert final.meta.num_cached_tokens >= reply.meta.num_prompt_tokens + reply.meta.num_generated_tokens - 2
     assert chat.ask("What is 2 + 3?", tool_choice="required").tool_calls
-
-
-def test_references_in_a_tools_schema_still_lead_where_they_led() -> None:
-    class Node(BaseModel):
-        name: str
-        children: list[Node] = []
-
-    def plant(tree: Place) -> None: ...
-
-    schema = {"name": "grow", "parameters": Node.model_json_schema()}
-    chat = Conversation(tools=[plant, schema], backend=TemplateBackend(QWEN))
-    made = call_schema(chat._tools, "arguments")
-    text = json.dumps(made)
-    assert "#/$defs/tool1/$defs/" in text
-    target: Any = made
-    for step in made["$defs"]["tool1"]["$ref"].removeprefix("#/").split("/"):
-        target = target[step]
-    assert "children" in target["properties"]
-
-
-BAD_CALLS: list[tuple[object, str]] = [
-    (5, r"tool_calls=5 must be a list"),
-    ([5], r"tool_calls\[0\]=5 must be"),
-    ([{"id": "1"}], r"tool_calls\[0\] has name=None"),
-    ([{"function": 3}], r"tool_calls\[0\]=.* must be"),
-    ([{"function": {"name": "f"}}, {"function": {"name": ""}}], r"tool_calls\[1\] has name=''"),
-    ([{"function": {"name": "f", "arguments": "{"}}], r"tool_calls\[0\] has arguments that are not JSON"),
-    ([{"function": {"name": "f", "arguments": "[1]"}}], r"tool_calls\[0\] has arguments=\[1\]; they must be"),
-]
-
-
-@pytest.mark.parametrize(("calls", "error"), BAD_CALLS)
-def test_malformed_calls_are_refused_where_they_are_given(calls: object, error: str) -> None:
-    chat = Conversation(backend=MockBackend())
-    message = {"role": "assistant", "content": "", "tool_calls": calls}
-    with pytest.raises(InvalidProgramError, match=rf"message\.{error}"):
-        chat.add(message)
-    with pytest.raises(InvalidProgramError, match=rf"messages\[1\]\.{error}"):
-        chat.messages = [{"role": "user", "content": "x"}, message]
-    assert chat.messages == []
-    with pytest.raises(ChatTemplateError, match=rf"messages\[0\]\.{error}"):
-        MockBackend().chat_segments([message])
-
-
-def test_calls_without_arguments_are_calls() -> None:
-    chat = Conversation(backend=MockBackend())
-    for arguments in (None, "", " ", "null", "{}", {}):
-        call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
-        chat.messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-        assert [(call.name, call.arguments) for call in chat.open_tool_calls] == [("f", {})]
-
-
-def test_the_mock_takes_the_parts_that_a_template_takes() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    (_, segment, _) = MockBackend().chat_segments([{"role": "user", "content": parts}], add_generation_prompt=False)
-    assert segment.text == "one\ntwo"
-    for bad in ([{"type": "image_url"}], [3], 3, b"x"):
-        with pytest.raises(ChatTemplateError, match=r"messages\[0\]\.content"):
-            MockBackend().chat_segments([{"role": "user", "content": bad}])
-        with pytest.raises(InvalidProgramError, match=r"message\.content"):
-            Conversation(backend=MockBackend()).ask(bad)  # type: ignore[arg-type]

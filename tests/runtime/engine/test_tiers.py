@@ -61,6 +61,17 @@ def build(make_engine: Callable[..., Engine]) -> Callable[..., Engine]:
     return engine
 
 
+@pytest.fixture
+def kept(build, request_of, run, tmp_path) -> Tiers:
+    """A disk on which an engine that has ended left STEM."""
+    tiers = Tiers(num_disk=64, path=tmp_path)
+    engine = build(tiers)
+    engine.add_request(request_of("a", STEM, max_tokens=1))
+    run(engine)
+    engine.close()
+    return tiers
+
+
 def test_a_restart_computes_only_what_is_new(build, request_of, run, tmp_path):
     tiers = Tiers(num_disk=64, path=tmp_path)
     first = build(tiers)
@@ -142,14 +153,9 @@ def test_what_fails_or_is_aborted_is_not_kept(build, request_of, run, tmp_path):
     engine.close()
 
 
-def test_a_long_prefix_is_loaded_over_several_steps_and_others_go_on(build, request_of, run, tmp_path, monkeypatch):
-    tiers = Tiers(num_disk=64, path=tmp_path)
-    engine = build(tiers)
-    engine.add_request(request_of("a", STEM, max_tokens=1))
-    run(engine)
-    engine.close()
+def test_a_long_prefix_is_loaded_over_several_steps_and_others_go_on(build, request_of, run, kept, monkeypatch):
     monkeypatch.setattr("ramet.runtime.tiers.prefix_tiers.MAX_BYTES_PER_STEP", 3 * 8 * BLOCK_SIZE)
-    engine = build(tiers)
+    engine = build(kept)
     engine.add_request(request_of("other", [1, 2, 3], max_tokens=30, ignore_eos=True))
     engine.step()
     engine.add_request(request_of("long", STEM, max_tokens=1))
@@ -165,14 +171,9 @@ def test_a_long_prefix_is_loaded_over_several_steps_and_others_go_on(build, requ
     engine.close()
 
 
-def test_a_pool_that_has_no_room_is_not_thrashed(build, request_of, run, tmp_path):
+def test_a_pool_that_has_no_room_is_not_thrashed(build, request_of, run, kept):
     """Blocks that running sequences hold stay; the one that waits loads when it can start, and once."""
-    tiers = Tiers(num_disk=64, path=tmp_path)
-    engine = build(tiers)
-    engine.add_request(request_of("a", STEM, max_tokens=1))
-    run(engine)
-    engine.close()
-    engine = build(tiers, num_blocks=16)
+    engine = build(kept, num_blocks=16)
     engine.add_request(request_of("big", [3] * 24, max_tokens=24, ignore_eos=True))
     engine.step()
     for idx in range(5):
@@ -184,15 +185,10 @@ def test_a_pool_that_has_no_room_is_not_thrashed(build, request_of, run, tmp_pat
     engine.close()
 
 
-def test_a_sequence_does_not_load_for_ever(build, request_of, run, tmp_path, monkeypatch):
+def test_a_sequence_does_not_load_for_ever(build, request_of, run, kept, monkeypatch):
     """Even if all that is loaded is given up again at once."""
-    tiers = Tiers(num_disk=64, path=tmp_path)
-    engine = build(tiers)
-    engine.add_request(request_of("a", STEM, max_tokens=1))
-    run(engine)
-    engine.close()
     monkeypatch.setattr("ramet.runtime.tiers.prefix_tiers.MAX_BYTES_PER_STEP", 2 * 8 * BLOCK_SIZE)
-    engine = build(tiers)
+    engine = build(kept)
     engine.add_request(request_of("a", STEM, max_tokens=1))
     for _ in range(20):
         chunks = engine.step()
