@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +14,8 @@ from ramet.cli import engine_options
 from ramet.cli.interrupts import exit_on_interrupt
 from ramet.cli.main import build_parser
 from ramet.frontend.backends import local
+
+from .ctrl_c import interrupted
 
 SWALLOWS = """
 import os, time
@@ -60,35 +60,13 @@ def test_from_the_first_import_to_the_last_word_ctrl_c_is_one_line(
     (tmp_path / file_name).write_text(source)
     root = str(Path(ramet.__file__).parent.parent)
     path = os.pathsep.join(dict.fromkeys((str(tmp_path), root)))
-    command = [sys.executable, "-m", "ramet", *arguments]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=50)
-    assert process.returncode == 130
-    assert output == ""
-    assert errors == "\nramet: interrupted\n"
+    ended = interrupted(["-m", "ramet", *arguments], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    assert ended == (130, "", "\nramet: interrupted\n")
 
 
 def test_it_ends_with_130_and_nothing_can_catch_it() -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-c", SWALLOWS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=50)
-    assert process.returncode == 130
-    assert output == "what was printed before"
-    assert errors == "\nramet: interrupted\n"
+    assert interrupted(["-c", SWALLOWS], env=buffered) == (130, "what was printed before", "\nramet: interrupted\n")
 
 
 def test_outside_the_block_and_while_nothing_opens_it_is_an_exception() -> None:

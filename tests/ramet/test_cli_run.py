@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -25,6 +23,8 @@ from ramet.frontend.backends.local import LLM, LocalBackend
 from ramet.frontend.backends.mock import MockBackend
 from ramet.frontend.generation import Generation
 from ramet.runtime.trace.trace import Trace
+
+from .ctrl_c import interrupted
 
 PROGRAM = """
 import sys
@@ -238,15 +238,8 @@ def test_a_program_finds_the_llm_of_its_backend(
 def test_ctrl_c_in_a_program(tmp_path: Path) -> None:
     path = write_program(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
     code = "import sys; from ramet.cli.main import main; sys.exit(main())"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "\nramet: interrupted\n"
+    status, _, errors = interrupted(["-c", code, "run", str(path)])
+    assert (status, errors) == (130, "\nramet: interrupted\n")
 
 
 def test_ctrl_c_while_a_thread_of_the_program_opens_the_model(tmp_path: Path) -> None:
@@ -261,15 +254,8 @@ def test_ctrl_c_while_a_thread_of_the_program_opens_the_model(tmp_path: Path) ->
         "run.open_backend = open_backend\n"
         "sys.exit(main())\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "opening\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=50)
-    assert process.returncode == 130
-    assert errors == "\nramet: interrupted\n"
+    status, _, errors = interrupted(["-c", code, "run", str(path)], said="opening\n")
+    assert (status, errors) == (130, "\nramet: interrupted\n")
 
 
 @pytest.mark.model
