@@ -41,9 +41,9 @@ def test_whoever_sends_nothing_is_cut_off_without_a_word(serve: Serve) -> None:
 
 
 def test_slow_headers_and_bodies_get_408(serve: Serve) -> None:
-    server = serve(header_timeout_s=0.1, body_timeout_s=0.2)
+    server = serve(header_timeout_s=1.0, body_timeout_s=0.2)
     status, error = parts(exchange(server, b"POST /v1/mod"))
-    assert (status, error["message"]) == (408, "the head of the request took more than 0.1 s to come")
+    assert (status, error["message"]) == (408, "the head of the request took more than 1 s to come")
     head = b"POST /v1/models HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n"
     status, error = parts(exchange(server, head + b"12"))
     assert status in (405, 408)  # a route that takes no POST answers without the body
@@ -59,14 +59,14 @@ def test_a_slow_body_of_a_route_that_reads_it_gets_408(serve_plain: Serve) -> No
 
 
 def test_the_second_request_of_a_connection_has_its_own_time(serve: Serve) -> None:
-    server = serve(header_timeout_s=0.3)
+    server = serve(header_timeout_s=1.0)
     with connect(server) as connection:
-        for _ in range(3):
+        for _ in range(2):
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             answer = b""
             while not answer.endswith(b"}"):
                 answer += connection.recv(65536)
-            time.sleep(0.15)  # no part of a request is on its way meanwhile
+            time.sleep(0.6)  # no part of a request is on its way meanwhile
         connection.sendall(b"GET /he")
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")
 

@@ -30,7 +30,7 @@ def run(llm: LLM, work: Callable[[EngineService], Awaitable[None]], **options: o
         service.start()
         try:
             await work(service)
-            for _ in range(200):
+            for _ in range(6000):
                 if service.admission.num_live == 0:
                     break
                 await asyncio.sleep(0.01)

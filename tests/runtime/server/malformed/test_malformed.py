@@ -83,7 +83,7 @@ def _without(value: Any) -> Any:
 
 @pytest.fixture
 def target(serve: Serve) -> Target:
-    return Target(serve(header_timeout_s=0.4, body_timeout_s=0.4, served_model_names=("smollm2",)))
+    return Target(serve(header_timeout_s=1.0, body_timeout_s=1.0, served_model_names=("smollm2",)))
 
 
 def hit(target: Target, attempt: Attempt) -> int:

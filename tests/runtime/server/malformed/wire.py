@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-MAX_SILENCE_S = 2.0
+MAX_SILENCE_S = 10.0
 """A server that neither answers nor computes for so long hangs."""
 PATIENCE_S = 0.5
 """An answer that is still being computed after so long is not waited for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ import httpx2
 import pytest
 
 from ramet import LLM, Engine
+from ramet.runtime.outputs import RequestOutput
 from ramet.runtime.server.listener import BackgroundServer
 
 from ..conftest import Serve
+from ..engine_gate import EngineGate
 
 pytestmark = pytest.mark.model
 
@@ -202,7 +205,7 @@ def test_prompts_have_a_limit(serve: Serve) -> None:
 
 
 def wait_until_empty(server: BackgroundServer) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while server.service.admission.num_live and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server.service.admission.num_live == 0
@@ -254,23 +257,44 @@ def test_abort_all_takes_those_without_names_too(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_leaving_cancels(serve: Serve, is_streamed: bool) -> None:
+def test_leaving_cancels(serve: Serve, smollm2: LLM, is_streamed: bool) -> None:
     server = serve()
-    body = {"text": [PROMPT] * 3, "sampling_params": LONG, "stream": is_streamed}
-    with httpx2.Client(base_url=server.url, timeout=httpx2.Timeout(60.0, read=0.3)) as http:
-        if is_streamed:
-            with http.stream("POST", "/generate", json=body) as answer:
-                next(answer.iter_lines())
-        else:
-            with pytest.raises(httpx2.ReadTimeout):
-                http.post("/generate", json=body)
+    ended: list[RequestOutput] = []
+    server.service.finished.append(ended.append)
+    content = json.dumps({"text": [PROMPT] * 3, "sampling_params": LONG, "stream": is_streamed}).encode()
+    head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    num_steps = smollm2.metrics().num_steps
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(head % len(content) + content)
+        while smollm2.metrics().num_steps == num_steps:
+            time.sleep(0.01)
+    wait_until_empty(server)
+    assert [sample.finish_reason for output in ended for sample in output.outputs] == ["abort"] * 3
+
+
+def test_the_time_limit_ends_it(serve: Serve, gate: EngineGate) -> None:
+    server = serve(request_timeout_s=0.3)
+    with httpx2.Client(base_url=server.url, timeout=60.0) as http:
+        gate.close()  # so that the limit comes before the first token
+        for is_streamed in (False, True):
+            found = ask(http, 504, text=[PROMPT] * 2, sampling_params=LONG, stream=is_streamed)
+            assert found["error"]["code"] == "timeout"
+        gate.open()
     wait_until_empty(server)
 
 
-def test_the_time_limit_ends_it(serve: Serve) -> None:
-    server = serve(request_timeout_s=0.3)
-    with httpx2.Client(base_url=server.url, timeout=60.0) as http:
-        assert ask(http, 504, text=[PROMPT] * 2, sampling_params=LONG)["error"]["code"] == "timeout"
-        last = list(events(http, text=PROMPT, sampling_params=LONG))[-1]
-        assert last["error"]["code"] == "timeout"
+def test_the_time_limit_ends_a_stream_that_has_begun(serve: Serve) -> None:
+    service = (server := serve()).service
+    body = {"text": PROMPT, "sampling_params": LONG, "stream": True}
+    with httpx2.stream("POST", f"{server.url}/generate", json=body, timeout=60.0) as answer:
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        next(lines)
+        (live,) = service._running
+        assert service._bridge is not None
+        service._bridge.post(live._expire)  # as its timer does
+        *_, last, done = (line for line in lines if line)
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+    assert done == "data: [DONE]"
     wait_until_empty(server)
