@@ -237,6 +237,12 @@ print(len(files))
     assert int(run_installed(installed, code, tmp_path)) >= len(names) - 4
 
 
+def test_the_installed_wheel_finds_the_files_of_the_page(installed: Path, tmp_path: Path) -> None:
+    code = "from ramet.runtime.server.web.files import web_files; print(*web_files())"
+    found = run_installed(installed, code, tmp_path).split()
+    assert {f"ramet/runtime/server/web/{name}" for name in found} == PAGE
+
+
 @pytest.mark.compiler
 def test_the_kernels_of_the_wheel_need_no_compiler(installed: Path, tmp_path: Path) -> None:
     code = f"""
