@@ -54,6 +54,7 @@ class Client(asyncio.Protocol):
 
 def completion(prompt: Prompt, max_tokens: int) -> bytes:
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    body["stream_options"] = {"include_usage": True}
     text = json.dumps(body).encode()
     head = f"connection: close\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
     return b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n" + head.encode() + text
