@@ -22,7 +22,11 @@ Prompt = list[int]
 
 def serve(options: dict[str, Any]) -> None:
     """Obey the lines of the standard input, each with a line of the standard output."""
-    config = ServerConfig(port=0, max_waiting_sequences=options.pop("max_waiting_sequences", 512))
+    config = ServerConfig(
+        port=0,
+        max_waiting_sequences=options.pop("max_waiting_sequences", 512),
+        api_keys=tuple(options.pop("api_keys", ())),
+    )
     with LLM("smollm2", show_progress=False, **options) as llm, BackgroundServer(llm, config) as server:
         settle()  # as `ramet serve` does
         print(json.dumps({"url": server.url}), flush=True)
