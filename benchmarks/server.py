@@ -2,6 +2,7 @@
 
     python -m benchmarks.server [--batch 32] [--tokens 128] [--rounds 6] [--threads N] [--output FILE]
     python -m benchmarks.server --overload 60
+    python -m benchmarks.server --isolation 300
 
 Two processes: the server, and a client that does as little as a client can. Runs alternate, so read the ratios:
 
@@ -15,7 +16,7 @@ Two processes: the server, and a client that does as little as a client can. Run
 with prompts that are not cached.
 
 `--overload` offers ten times what the server can do, with a connection for each request, and reports what became of
-them.
+them. `--isolation` has a client guess from the time to the first token whether another has asked for a prompt before.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .server_client import completion, prompts_of, send, send_all
+from .server_isolation import report_isolation
 from .server_overload import report_overload
 from .server_process import Prompt, ServerProcess
 
@@ -56,8 +58,8 @@ def over_http(server: ServerProcess, prompts: list[Prompt], max_tokens: int) -> 
     clients = asyncio.run(send_all(server.address, [completion(prompt, max_tokens) for prompt in prompts]))
     for client in clients:
         assert client.status == 200, client.answer
-        assert client.answer.count(b"data: ") > max_tokens // 2, client.answer[-300:]
-        assert b"[DONE]" in client.answer
+        assert b'"completion_tokens":%d,' % max_tokens in client.answer, client.answer[-500:]
+        assert b"[DONE]" in client.answer, client.answer[-500:]
 
 
 def beside_a_client(work: Callable[[], None], share: float) -> None:
@@ -141,9 +143,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--threads", type=int, help="of the kernels (default: the cores available)")
     parser.add_argument("--overload", type=float, metavar="SECONDS", help="ask for ten times too much, so long")
+    parser.add_argument("--isolation", type=int, metavar="PROBES", help="guess from the time what others have asked")
     parser.add_argument("--output", type=Path, help="write the report there too")
     args = parser.parse_args()
-    text = report_overhead(args) if args.overload is None else report_overload(args.overload, args.threads)
+    if args.overload is not None:
+        text = report_overload(args.overload, args.threads)
+    elif args.isolation is not None:
+        text = report_isolation(args.isolation, args.threads)
+    else:
+        text = report_overhead(args)
     print(text)
     if args.output is not None:
         args.output.write_text(f"# The server\n\n`python -m benchmarks.server`\n\n{text}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
 
 from .server_process import Prompt
@@ -51,11 +52,19 @@ class Client(asyncio.Protocol):
     def status(self) -> int:
         return int(self.answer[9:12] or 0)
 
+    @property
+    def num_cached(self) -> int:
+        found = re.search(rb'"cached_tokens":(\d+)', self.answer)
+        assert found is not None, self.answer
+        return int(found[1])
 
-def completion(prompt: Prompt, max_tokens: int) -> bytes:
-    body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+
+def completion(prompt: Prompt, max_tokens: int, *, key: str = "none", cache_salt: str | None = None) -> bytes:
+    body: dict[str, object] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    body |= {"stream": True, "stream_options": {"include_usage": True}, "cache_salt": cache_salt}
     text = json.dumps(body).encode()
-    head = f"connection: close\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+    head = f"authorization: Bearer {key}\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(text)}\r\n\r\n"
     return b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n" + head.encode() + text
 
 
@@ -70,6 +79,6 @@ async def send_all(address: tuple[str, int], requests: list[bytes]) -> list[Clie
     return await asyncio.gather(*(send(address, request) for request in requests))
 
 
-def prompts_of(seed: object, count: int) -> list[Prompt]:
+def prompts_of(seed: object, count: int, prompt_len: int = PROMPT_LEN) -> list[Prompt]:
     source = random.Random(str(seed))
-    return [[source.randrange(FIRST_TOKEN_ID, LAST_TOKEN_ID) for _ in range(PROMPT_LEN)] for _ in range(count)]
+    return [[source.randrange(FIRST_TOKEN_ID, LAST_TOKEN_ID) for _ in range(prompt_len)] for _ in range(count)]

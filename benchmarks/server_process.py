@@ -15,14 +15,20 @@ from ramet import LLM, SamplingParams
 from ramet.runtime.request import Request
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.listener import BackgroundServer
+from ramet.runtime.server.memory import settle
 
 Prompt = list[int]
 
 
 def serve(options: dict[str, Any]) -> None:
     """Obey the lines of the standard input, each with a line of the standard output."""
-    config = ServerConfig(port=0, max_waiting_sequences=options.pop("max_waiting_sequences", 512))
+    config = ServerConfig(
+        port=0,
+        max_waiting_sequences=options.pop("max_waiting_sequences", 512),
+        api_keys=tuple(options.pop("api_keys", ())),
+    )
     with LLM("smollm2", show_progress=False, **options) as llm, BackgroundServer(llm, config) as server:
+        settle()  # as `ramet serve` does
         print(json.dumps({"url": server.url}), flush=True)
         for line in sys.stdin:
             command = json.loads(line)
