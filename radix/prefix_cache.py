@@ -117,10 +117,8 @@ class PrefixCache:
         return replace(self._stats)
 
     def num_locked_blocks(self, match: PrefixMatch) -> int:
-        """How many of the matched blocks some running sequence holds already: acquiring those takes no room.
-
-        The other matched blocks count as available until they are acquired. O(nodes on the path).
-        """
+        """How many of the matched blocks some running sequence holds already: acquiring those takes no room. The others
+        count as available until then. O(nodes on the path)."""
         return num_locked_blocks(self.tree, match)
 
     # ---- the life of a sequence ------------------------------------------------------------------------------------
@@ -320,9 +318,11 @@ class PrefixCache:
         table.is_released = True
 
     # ---- the rest --------------------------------------------------------------------------------------------------
+
     def reset(self) -> int:
         """Forget everything that no running sequence uses; returns how many blocks that freed."""
-        self.pool.free(dropped := self.tree.evict(self.num_blocks))
+        dropped = self.tree.evict(self.num_blocks)
+        self.pool.free(dropped)
         return len(dropped)
 
     def annotate(self, block_id: int, payload: object) -> None:

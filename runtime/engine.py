@@ -240,6 +240,8 @@ class Engine:
     def _process(self, results: StepResults) -> list[OutputChunk]:
         with self.metrics.phase("commit"):
             chunks = results.chunks + self._outputs.process(results.accepted)
+            if results.step is not None and self.config.check_invariants:
+                self.cache.check_invariants()
         step = results.step
         if step is not None and step.recorders:
             batch, sizes = step.batch, self.runner.captured_batch_sizes
@@ -348,15 +350,12 @@ class Engine:
         except Exception as error:
             chunks = self._failures.handle(step, self._in_flight, error)
             return StepResults(step, chunks, wasted=[part.sequence for part in step.batch.scheduled])
-        self._failures.note_success()
         if step.draw is not None and self._in_flight:
             self._in_flight[0].void.update(step.draw.steered)
         wasted = step.wasted()
         with self.metrics.phase("commit"), torch.inference_mode():
             accepted = self._acceptance.accept(step.batch, logits, samples, step.void)
-            if self.config.check_invariants:
-                self.cache.check_invariants()
-            return StepResults(step, [], accepted, wasted)
+        return StepResults(step, [], accepted, wasted)
 
     def _tokens_of(self, step: InFlightStep) -> tuple[Tensor, list[SampledToken | None]]:
         """A step's logits, and one entry for each of its sequences."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from torch import Tensor
 
+from ..radix.errors import CacheUsageError
 from ..radix.prefix_cache import PrefixCache
 from . import beam_group, choice_scoring, prompt_logprobs
 from .batch import Batch, ScheduledSequence
@@ -79,6 +80,8 @@ class StepAcceptance:
             self._accept_computed(part, state)
             try:
                 self._record(part, logits[first_row : first_row + part.num_wanted_rows], state, is_read=is_read)
+            except (AssertionError, CacheUsageError):  # not the request's fault: the engine is broken
+                raise
             except Exception as cause:
                 accepted.append(self._fail(sequence, state, f"reading its logprobs raised {cause!r}", cause))
                 continue

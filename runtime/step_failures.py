@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -18,36 +19,21 @@ from .step_launcher import InFlightStep
 
 logger = logging.getLogger(__name__)
 
-MAX_LONE_FAILURES = 8
-"""So many requests failed, each in a step of its own, and no step has succeeded in between: it is not for them. A
-device that computes nothing any more would otherwise cost every request a step or two."""
-
 _MAX_NAMED = 20
 
 
+@dataclass(frozen=True, slots=True)
 class StepFailures:
     """Belongs to an engine, whose sequences, queues and counts it mutates.
 
-    Args:
+    Attributes:
         requests: the live requests by id.
     """
 
-    def __init__(
-        self,
-        requests: Mapping[str, RequestState],
-        scheduler: Scheduler,
-        outputs: OutputProcessor,
-        metrics: EngineMetrics,
-    ) -> None:
-        self._requests = requests
-        self._scheduler = scheduler
-        self._outputs = outputs
-        self._metrics = metrics
-        self._num_lone_failures = 0
-
-    def note_success(self) -> None:
-        """A step was computed."""
-        self._num_lone_failures = 0
+    requests: Mapping[str, RequestState]
+    scheduler: Scheduler
+    outputs: OutputProcessor
+    metrics: EngineMetrics
 
     def handle(self, step: InFlightStep, later: Iterable[InFlightStep], cause: Exception) -> list[OutputChunk]:
         """Fail the request that a step failed for; where that is not known yet, try its requests again.
@@ -59,22 +45,18 @@ class StepFailures:
         Returns:
             The last chunks of the requests that failed.
         """
-        self._metrics.num_failed_steps += 1
+        self.metrics.num_failed_steps += 1
         goals = _goals(step)
         request_ids = list(dict.fromkeys(sequence.request.request_id for sequence in goals))
         if not request_ids:
             logger.warning("A step failed that was computed in vain: all that were in it had ended", exc_info=cause)
             return []
-        if _is_of_one_request(step):
-            self._num_lone_failures += 1
-        elif not _is_final(cause) and self._num_lone_failures < MAX_LONE_FAILURES:
-            self._try_again(goals, request_ids, cause)
-            for other in later:
-                other.void.update(goals)
-            return []
-        if self._num_lone_failures >= MAX_LONE_FAILURES:
-            request_ids = list(dict.fromkeys((*request_ids, *self._scheduler.suspects.request_ids)))
-        return self._give_up(request_ids, cause)
+        if _is_of_one_request(step) or _is_final(cause):
+            return self._give_up(request_ids, cause)
+        self._try_again(goals, request_ids, cause)
+        for other in later:
+            other.void.update(goals)
+        return []
 
     def _try_again(self, goals: Mapping[Sequence, int], request_ids: list[str], cause: Exception) -> None:
         """Make all of the step suspects. They keep their blocks, but for those that copies were to be made to: it is
@@ -86,27 +68,27 @@ class StepFailures:
             cause,
             _listed(request_ids),
         )
-        self._metrics.num_retried_sequences += len(goals)
+        self.metrics.num_retried_sequences += len(goals)
         for sequence in goals:
             assert sequence.block_table is not None
             if sequence.num_computed_tokens < sequence.num_tokens:
                 sequence.beam_candidates = None
             if not sequence.block_table.is_tail_written:
-                self._scheduler.put_back(sequence)
-        self._scheduler.suspects.add(goals)
+                self.scheduler.put_back(sequence)
+        self.scheduler.suspects.add(goals)
 
     def _give_up(self, request_ids: list[str], cause: Exception) -> list[OutputChunk]:
         """End these requests with this error."""
         logger.error("A step failed, and these requests with it: %s", _listed(request_ids), exc_info=cause)
         chunks: list[OutputChunk] = []
         for request_id in request_ids:
-            state = self._requests.get(request_id)
+            state = self.requests.get(request_id)
             if state is None:  # a suspect that has ended since
                 continue
-            self._metrics.num_failed += 1
+            self.metrics.num_failed += 1
             error = RequestFailedError(f"request {request_id} failed: the step that computed it raised {cause!r}")
             error.__cause__ = cause
-            chunks += self._outputs.give_up(state, FinishReason.ERROR, error)
+            chunks += self.outputs.give_up(state, FinishReason.ERROR, error)
         return chunks
 
 

@@ -26,6 +26,7 @@ from ..models.base import Model, ModelConfig
 from ..padding import pad_decodes
 from .captured_step import CapturedStep
 from .host_step import HostStep, fill_in_pending, host_step
+from .memory import is_out_of_memory
 from .step_graphs import StepGraphs, step_graphs_for
 from .upload import on_device, upload
 
@@ -137,7 +138,9 @@ class GpuRunner:
             with on_device(self.kernels.device):
                 self.kv_cache.copy(step.block_copies)
                 return self._logits(step, self._hidden(step, drawn_token_ids))
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             raise MemoryError(
                 f"no device memory for a step of {step.num_rows} tokens: lower gpu_memory_utilization, "
                 "max_num_batched_tokens or max_num_logit_rows"

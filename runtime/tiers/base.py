@@ -68,6 +68,9 @@ class KVTier(Protocol):
 
         n is less than asked for, maybe 0, where a block is not held (any more), or is found damaged: that one and all
         that go on from it are then dropped.
+
+        Raises:
+            MemoryError, RuntimeError: there is no memory for them.
         """
         ...
 
@@ -85,6 +88,9 @@ class KVTier(Protocol):
         Args:
             blocks: uint8 [n, bytes of a block] on the device of the pool; nobody else changes it any more. On a device
                 it may still be computed: it is read in stream order.
+
+        Raises:
+            MemoryError, RuntimeError: there is no memory for them. None was taken in.
         """
         ...
 

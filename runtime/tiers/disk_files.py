@@ -13,7 +13,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 FOLDER = "prefixes"
-SUFFIXES = (".index", ".blocks", ".lock")
+SUFFIXES = (".index", ".blocks")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -71,7 +71,7 @@ def write_at(descriptor: int, data: bytes | memoryview, place: int) -> None:
 
 def make_room(folder: Path, own_name: str, max_bytes: int) -> int:
     """Delete other stores, the longest unused first, until half of `max_bytes` is left for this one; those that a
-    process is writing stay. Returns what is left.
+    process is writing stay, and are counted as they are now. Returns what is left.
 
     Stores of other models, and of versions of ramet that are no more, would otherwise stay for ever.
     """
@@ -98,6 +98,7 @@ def _other_stores(folder: Path, own_name: str) -> Iterator[tuple[float, int, str
 
 
 def _delete(folder: Path, name: str) -> bool:
+    """Its lock stays: whoever has opened that already would lock a file that is no more, beside the next writer."""
     with suppress(OSError):
         lock = try_lock(folder / f"{name}.lock")
         if lock is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,8 @@ from .disk_format import SlotHeader
 
 logger = logging.getLogger(__name__)
 
+_HEADERS_AT_ONCE = 4096
+
 
 class StoreBeginsError(OSError):
     """Another process is about to make the store, and there is nothing to be read yet."""
@@ -24,6 +25,8 @@ class StoreBeginsError(OSError):
 
 class DiskStore:
     """One process writes a store at a time; others read what it had when they opened it.
+
+    Nothing is read through a mapping: a page that is cut off, or that the medium does not give, would end the process.
 
     Args:
         folder: of `disk_files.open_directory`.
@@ -44,7 +47,6 @@ class DiskStore:
         self._header_bytes = disk_format.header_bytes(block_size)
         self._stride = disk_format.padded(bytes_per_block)
         self._first_pages = disk_format.pack_first_pages(identity)
-        self._map: mmap.mmap | None = None
         self._descriptors: list[int] = []
         self._lock: int | None = None
         name = disk_format.store_name(identity)
@@ -62,20 +64,20 @@ class DiskStore:
                     raise StoreBeginsError(f"{folder}: another process begins to store prefixes there") from error
                 raise
             self.num_slots = self._prepare(max_bytes)
-            if self.num_slots and self.is_writer:
-                self._map = mmap.mmap(self._blocks, self.num_slots * self._stride, access=mmap.ACCESS_READ)
         except BaseException:
             self.close()
             raise
 
     def headers(self) -> Iterator[tuple[int, SlotHeader]]:
-        """Every slot whose header is whole, with it. Reads the index as one."""
-        size, place = self._header_bytes, len(self._first_pages)
-        data = os.pread(self._index, self.num_slots * size, place)
-        for slot in range(len(data) // size):
-            header = SlotHeader.unpack(data[slot * size : (slot + 1) * size])
-            if header is not None:
-                yield slot, header
+        """Every slot whose header is whole, with it. Raises OSError."""
+        size = self._header_bytes
+        for first in range(0, self.num_slots, _HEADERS_AT_ONCE):
+            num_bytes = min(_HEADERS_AT_ONCE, self.num_slots - first) * size
+            data = os.pread(self._index, num_bytes, self._header_at(first))
+            for idx in range(len(data) // size):
+                header = SlotHeader.unpack(data[idx * size : (idx + 1) * size])
+                if header is not None:
+                    yield first + idx, header
 
     def header(self, slot: int) -> SlotHeader | None:
         """A slot's header as it is on disk now; None if it is void or damaged."""
@@ -85,27 +87,17 @@ class DiskStore:
         return None
 
     def read(self, slot: int, into: NDArray[np.uint8]) -> bool:
-        """Copy a slot's data. False if it cannot be read.
-
-        The writer reads through its mapping; the length is looked at before, because a page that is not there would
-        end the process. A reader does not, for the writer may cut the file to another size at any moment.
-        """
-        start = slot * self._stride
-        if self._map is None:
-            try:
-                return os.preadv(self._blocks, [into.data], start) == self.bytes_per_block
-            except OSError:
-                return False
-        if os.fstat(self._blocks).st_size < start + self._stride:
-            return False
-        into[:] = np.frombuffer(self._map, np.uint8, self.bytes_per_block, start)
-        return True
+        """Copy a slot's data. False if it cannot be read."""
+        with suppress(OSError):
+            return os.preadv(self._blocks, [into.data], slot * self._stride) == self.bytes_per_block
+        return False
 
     def prefetch(self, slots: list[int]) -> None:
         """Let the system begin to read these slots."""
-        if self._map is not None and hasattr(mmap, "MADV_WILLNEED"):
-            for slot in slots:
-                self._map.madvise(mmap.MADV_WILLNEED, slot * self._stride, self._stride)
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                for slot in slots:
+                    os.posix_fadvise(self._blocks, slot * self._stride, self._stride, os.POSIX_FADV_WILLNEED)
 
     def write(self, slot: int, header: SlotHeader, data: memoryview) -> None:
         """Replace a slot, in the order that disk_format.py tells. Raises OSError."""
@@ -128,10 +120,6 @@ class DiskStore:
 
     def close(self) -> None:
         """Idempotent."""
-        if self._map is not None:
-            with suppress(BufferError):
-                self._map.close()
-            self._map = None
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -151,6 +139,8 @@ class DiskStore:
         if not self.is_writer:
             return os.fstat(self._blocks).st_size // self._stride if is_sound else 0
         num_slots = max_bytes // (self._stride + self._header_bytes)
+        if num_slots == 0:
+            logger.warning("%s: nothing can be stored, for stores that are in use leave no room", self.path)
         if not is_sound:
             if os.fstat(self._index).st_size:
                 logger.warning("%s is damaged: the prefixes stored there are dropped", self.path)

@@ -83,23 +83,23 @@ class DiskTier:
         self._store.prefetch([entry.slot for entry in self._loadable(self._path(namespace, token_ids, end), 0)])
 
     def wanted(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> range:
-        nothing = range(end, end)
         writer = self._writer
         if writer is None or writer.has_failed or namespace_digest(namespace) is None:
-            return nothing
+            return range(0)
         path = self._path(namespace, token_ids, end)
         self._index.touch(path)
-        first = max(start, len(path))
-        if start > len(path):  # nothing is kept without what it goes on from
-            return nothing
-        stop = min(end, first + max(0, writer.room_bytes // self._store.bytes_per_block))
+        first = len(path)
+        if first < start:  # nothing is kept without what it goes on from
+            return range(0)
+        stop = min(end, first + writer.room_bytes // self._store.bytes_per_block)
         self._stats.num_refused_blocks += end - stop
-        return range(first, max(first, stop))
+        return range(first, stop)
 
     def offer(self, namespace: Hashable, token_ids: list[int], start: int, blocks: Tensor) -> None:
         digest_of_namespace = namespace_digest(namespace)
         assert self._writer is not None
         assert digest_of_namespace is not None
+        data = HostCopy(blocks)  # before anything is entered: it may raise
         keys = self._index.keys(token_ids, start + len(blocks))
         added, num_evicted = self._index.add(digest_of_namespace, keys, start)
         self._stats.num_evicted_blocks += num_evicted
@@ -112,7 +112,7 @@ class DiskTier:
             writes.append(SlotWrite(entry.slot, self._next_uid, parent_uid, digest_of_namespace, entry.key, row))
             self._next_uid += 1
         if writes:
-            self._writer.put_blocks(writes, HostCopy(blocks))
+            self._writer.put_blocks(writes, data)
 
     def clear(self) -> None:
         self._index.clear()

@@ -50,11 +50,16 @@ class _Stamp:
     slots: Sequence[int]
 
 
-_Job = _Blocks | _Void | _Stamp | None  # None: all slots
+@dataclass(frozen=True, slots=True)
+class _Clear:
+    """All slots are given up."""
+
+
+_Job = _Blocks | _Void | _Stamp | _Clear
 
 
 class DiskWriter:
-    """Carries out jobs in their order. After an error of the system it does nothing any more, having said so once.
+    """Carries out jobs in their order. After an error it stores nothing any more, having said so once.
 
     Attributes:
         written: (slot, uid, digest of the data) of blocks that are on disk; the owner takes them from the left.
@@ -65,7 +70,7 @@ class DiskWriter:
         self.written: deque[tuple[int, int, bytes]] = deque()
         self.has_failed = False
         self._store = store
-        self._jobs: queue.SimpleQueue[tuple[_Job, bool]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: there will be no more
         self._num_queued_bytes = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="ramet-prefix-store", daemon=True)
@@ -74,27 +79,28 @@ class DiskWriter:
     @property
     def room_bytes(self) -> int:
         """How much more it takes now."""
-        return 0 if self.has_failed else MAX_QUEUED_BYTES - self._num_queued_bytes
+        return max(0, MAX_QUEUED_BYTES - self._num_queued_bytes)
 
     def put_blocks(self, writes: Sequence[SlotWrite], data: HostCopy) -> None:
         with self._lock:
             self._num_queued_bytes += data.num_bytes
-        self._jobs.put((_Blocks(writes, data), False))
+        self._jobs.put(_Blocks(writes, data))
 
     def put_void(self, slots: Sequence[int]) -> None:
         """Slots whose data was found to be damaged: no later process should try them."""
-        self._jobs.put((_Void(slots), False))
+        self._jobs.put(_Void(slots))
 
     def put_stamp(self, slots: Sequence[int]) -> None:
         """Slots that were used."""
-        self._jobs.put((_Stamp(slots), False))
+        self._jobs.put(_Stamp(slots))
 
     def put_clear(self) -> None:
-        self._jobs.put((None, False))
+        """Whatever is stored is to be forgotten, even after an error: where nothing can be written, this may work."""
+        self._jobs.put(_Clear())
 
     def close(self) -> None:
         """Wait for what is queued, though not for ever. Idempotent."""
-        self._jobs.put((None, True))
+        self._jobs.put(None)
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
             logger.warning("%s: the disk is too slow; some prefixes are not stored", self._store.path)
@@ -102,14 +108,11 @@ class DiskWriter:
             self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            job, is_last = self._jobs.get()
-            if is_last:
-                return
-            if not self.has_failed:
+        while (job := self._jobs.get()) is not None:
+            if not self.has_failed or isinstance(job, _Clear):
                 try:
                     self._carry_out(job)
-                except OSError as error:
+                except Exception as error:  # of the disk, or of the device that blocks come from
                     self.has_failed = True
                     logger.warning("%s: no more prefixes are stored: %s", self._store.path, error)
             if isinstance(job, _Blocks):
@@ -118,8 +121,6 @@ class DiskWriter:
 
     def _carry_out(self, job: _Job) -> None:
         match job:
-            case None:
-                self._store.erase_all()
             case _Blocks(writes, data):
                 self._write(writes, data)
             case _Void(slots):
@@ -129,6 +130,8 @@ class DiskWriter:
                 now = int(time.time())
                 for slot in slots:
                     self._store.stamp(slot, now)
+            case _Clear():
+                self._store.erase_all()
 
     def _write(self, writes: Sequence[SlotWrite], data: HostCopy) -> None:
         rows = data.rows()

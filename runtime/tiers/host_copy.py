@@ -13,6 +13,9 @@ class HostCopy:
 
     Args:
         blocks: uint8 [n, bytes], which nobody changes any more.
+
+    Raises:
+        RuntimeError: there is no memory for it.
     """
 
     def __init__(self, blocks: Tensor) -> None:

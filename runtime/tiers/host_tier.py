@@ -17,6 +17,9 @@ from torch import Tensor
 from .base import TierStats
 from .slot_index import NO_SLOT, SlotIndex
 
+_PIECE_BYTES = 1 << 30
+"""Allocated at once: torch rounds what it pins up to a power of two, and 20 GiB would be 32."""
+
 
 class HostTier:
     """Implements `base.KVTier` over `num_slots` blocks of host memory.
@@ -34,8 +37,8 @@ class HostTier:
     def __init__(self, num_slots: int, block_size: int, bytes_per_block: int, device: torch.device) -> None:
         self._index = SlotIndex(num_slots, block_size)
         self._device = device
-        is_pinned = device.type == "cuda"
-        self._memory = torch.empty((num_slots, bytes_per_block), dtype=torch.uint8, pin_memory=is_pinned)
+        self._bytes_per_block = bytes_per_block
+        self._slots = _slots(num_slots, bytes_per_block, is_pinned=device.type == "cuda")
         self._stats = TierStats(max_held_blocks=num_slots)
 
     @property
@@ -43,19 +46,17 @@ class HostTier:
         return replace(self._stats, num_held_blocks=self._index.num_used_slots)
 
     def num_held(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> int:
-        return len(self._slots(namespace, token_ids, start, end))
+        return len(self._held_slots(namespace, token_ids, start, end))
 
     def load(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> Tensor:
-        slots = self._slots(namespace, token_ids, start, end)
+        slots = self._held_slots(namespace, token_ids, start, end)
+        blocks = torch.empty((len(slots), self._bytes_per_block), dtype=torch.uint8, device=self._device)
+        for row, slot in enumerate(slots):
+            blocks[row].copy_(self._slots[slot], non_blocking=True)
         self._index.touch(self._index.path(namespace, self._index.keys(token_ids, end)))
         self._stats.num_hits += bool(slots)
         self._stats.num_loaded_blocks += len(slots)
-        self._stats.num_loaded_bytes += len(slots) * self._memory.shape[1]
-        if self._device.type == "cpu":
-            return torch.from_numpy(self._memory.numpy()[slots])
-        blocks = torch.empty((len(slots), self._memory.shape[1]), dtype=torch.uint8, device=self._device)
-        for row, slot in enumerate(slots):
-            blocks[row].copy_(self._memory[slot], non_blocking=True)
+        self._stats.num_loaded_bytes += blocks.numel()
         return blocks
 
     def prefetch(self, namespace: Hashable, token_ids: list[int], end: int) -> None:
@@ -72,15 +73,11 @@ class HostTier:
         keys = self._index.keys(token_ids, start + len(blocks))
         added, num_evicted = self._index.add(namespace, keys, start)
         row_of = {entry: row for row, entry in enumerate(self._index.path(namespace, keys)[start:])}
-        slots, rows = [entry.slot for entry in added], [row_of[entry] for entry in added]
-        if self._device.type == "cpu":
-            self._memory.numpy()[slots] = blocks.numpy()[rows]
-        else:
-            for slot, row in zip(slots, rows, strict=True):
-                self._memory[slot].copy_(blocks[row], non_blocking=True)
+        for entry in added:
+            self._slots[entry.slot].copy_(blocks[row_of[entry]], non_blocking=True)
         self._stats.num_evicted_blocks += num_evicted
         self._stats.num_stored_blocks += len(added)
-        self._stats.num_stored_bytes += len(added) * self._memory.shape[1]
+        self._stats.num_stored_bytes += len(added) * self._bytes_per_block
 
     def clear(self) -> None:
         self._index.clear()
@@ -90,10 +87,20 @@ class HostTier:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # copies may be under way
 
-    def _slots(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> list[int]:
+    def _held_slots(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> list[int]:
         slots: list[int] = []
         for entry in self._index.path(namespace, self._index.keys(token_ids, end))[start:]:
             if entry.slot == NO_SLOT:
                 break
             slots.append(entry.slot)
         return slots
+
+
+def _slots(num_slots: int, bytes_per_block: int, *, is_pinned: bool) -> list[Tensor]:
+    """The memory: uint8 [bytes_per_block] each."""
+    slots: list[Tensor] = []
+    num_at_once = max(1, _PIECE_BYTES // bytes_per_block)
+    while len(slots) < num_slots:
+        shape = (min(num_at_once, num_slots - len(slots)), bytes_per_block)
+        slots += torch.empty(shape, dtype=torch.uint8, pin_memory=is_pinned).unbind()
+    return slots

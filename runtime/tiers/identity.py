@@ -16,7 +16,10 @@ from .disk_format import identity_text
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _CODE = ("kernels", "runtime/models", "runtime/quantization", "runtime/weights", "runtime/gpu", "runtime/parallel")
-_CODE_FILES = ("kv_cache.py", "native_loading.py", "native_model.py", "native_runner.py", "runner.py")
+_CODE_FILES = (
+    *("batch.py", "padding.py", "runner.py", "kv_cache.py"),
+    *("native_loading.py", "native_model.py", "native_runner.py"),
+)
 _MODEL_SUFFIXES = {".gguf", ".safetensors", ".json"}
 _WHOLE_BYTES = 256 << 20
 _SAMPLE_STRIDE = 1 << 20

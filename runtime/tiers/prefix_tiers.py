@@ -9,12 +9,15 @@ Everything else then stays as it is: matching, sharing, locks and eviction know 
 sequence is admitted, so a queue of a thousand loads nothing that is not needed in this very step; it takes blocks as
 any sequence does, never those that somebody runs on; and no more bytes a step than are copied in some ten
 milliseconds, or the decodes of others would stall.
+
+A copy may need memory that is not there, on a device above all. Then it is not made, and the prefix is computed again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ...radix.node import RadixNode
@@ -23,6 +26,8 @@ from ..prompt_logprobs import usable_match
 from ..runner import BlockStorage
 from ..sequence import Sequence
 from .base import KVTier, TierStats
+
+logger = logging.getLogger(__name__)
 
 MAX_BYTES_PER_STEP = 32 << 20
 """Loaded in one step, and at least a block."""
@@ -36,9 +41,10 @@ class TieredStorage:
     tiers: tuple[KVTier, ...]
 
     def close(self) -> None:
-        """Close the tiers. Idempotent."""
-        for tier in self.tiers:
-            tier.close()
+        """Close the tiers, all of them, even if one of them raises. Idempotent."""
+        with ExitStack() as stack:
+            for tier in self.tiers:
+                stack.callback(tier.close)
 
 
 class PrefixTiers:
@@ -81,12 +87,18 @@ class PrefixTiers:
         Returns:
             What it may use now; None if there is more, but not in this step: then it had better wait.
         """
-        if not self._tiers:
-            return match
-        num_restored = sequence.num_restored_tokens
-        if not self._restore(sequence, match):
-            return None
-        return match if sequence.num_restored_tokens == num_restored else usable_match(sequence, self._cache)[1]
+        while self._tiers:
+            start = len(match.block_ids)
+            tier, num_held = self._best_tier(sequence, start)
+            if tier is None or sequence.num_restored_tokens >= sequence.num_tokens:
+                break  # all was loaded once, and given up again: the pool is too busy
+            if self._num_blocks_left <= 0:
+                return None
+            has_room = self._load(tier, sequence, start, start + min(num_held, self._num_blocks_left))
+            match = usable_match(sequence, self._cache)[1]  # even if nothing came: something may have made room for it
+            if not has_room:
+                break
+        return match
 
     def on_end(self, sequence: Sequence) -> None:
         """A running sequence is about to be released. What a failed or aborted one has computed is not kept."""
@@ -96,24 +108,6 @@ class PrefixTiers:
         num_blocks = table.num_committed_tokens // self._cache.block_size
         for tier in self._finished_tiers:
             self._offer(tier, sequence.request.cache_namespace, table.token_ids, table.block_ids[:num_blocks], 0)
-
-    def _restore(self, sequence: Sequence, match: PrefixMatch) -> bool:
-        """False: there is more than may be loaded in this step."""
-        size = self._cache.block_size
-        start, end = len(match.block_ids), sequence.next_wanted_logits() // size
-        while start < end:
-            tier, num_held = self._best_tier(sequence, start, end)
-            if tier is None:
-                return True
-            if sequence.num_restored_tokens >= sequence.num_tokens:
-                return True  # it was all loaded once, and given up again: the pool is too busy
-            if self._num_blocks_left <= 0:
-                return False
-            num_loaded = self._load(tier, sequence, start, start + min(num_held, self._num_blocks_left))
-            if num_loaded is None:
-                return True
-            start += num_loaded
-        return True
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
@@ -128,27 +122,30 @@ class PrefixTiers:
 
     def close(self) -> None:
         """Close the tiers. Idempotent."""
-        for tier in self._tiers:
-            tier.close()
+        if self._storage is not None:
+            self._storage.close()
 
-    def _best_tier(self, sequence: Sequence, start: int, end: int) -> tuple[KVTier | None, int]:
-        """The tier that has the most blocks from `start` on, the fastest of several; and how many."""
+    def _best_tier(self, sequence: Sequence, start: int) -> tuple[KVTier | None, int]:
+        """The tier that has the most of the blocks from `start` on that a sequence may use, the fastest of several; and
+        how many. None if there are none."""
+        end = sequence.next_wanted_logits() // self._cache.block_size
         best, most = None, 0
-        for tier in self._tiers:
+        for tier in self._tiers if start < end else ():
             num_held = tier.num_held(sequence.request.cache_namespace, sequence.token_ids, start, end)
             if num_held > most:
                 best, most = tier, num_held
         return best, most
 
-    def _load(self, tier: KVTier, sequence: Sequence, start: int, end: int) -> int | None:
-        """Bring blocks [start, end) into the tree, whose blocks before `start` are there. How many; None: no room."""
+    def _load(self, tier: KVTier, sequence: Sequence, start: int, end: int) -> bool:
+        """Bring blocks [start, end) into the tree, whose blocks before `start` are there, as far as the tier has them.
+        False: there is no room, in the pool or for the copy."""
         cache, size, storage = self._cache, self._cache.block_size, self._storage
         assert storage is not None
         namespace, token_ids = sequence.request.cache_namespace, sequence.token_ids
         match = cache.match(token_ids, namespace=namespace, max_tokens=start * size)
         opened = cache.acquire(token_ids, match, end * size, namespace=namespace, is_counted=False)
         if opened is None:
-            return None
+            return False
         table, copies = opened
         assert not copies
         assert table.num_computed_tokens == start * size
@@ -159,11 +156,14 @@ class PrefixTiers:
             if num_loaded:
                 storage.blocks.write_blocks(table.block_ids[start : start + num_loaded], data)
                 cache.commit(table, (start + num_loaded) * size)
+        except (MemoryError, RuntimeError) as error:
+            logger.warning("What the tier %r has of a prefix cannot be loaded, and is computed: %s", tier.name, error)
+            return False
         finally:
             cache.release(table)
         self._num_blocks_left -= num_loaded
         sequence.num_restored_tokens += num_loaded * size
-        return num_loaded
+        return True
 
     def _on_evict(self, node: RadixNode, num_blocks: int) -> None:
         """The tree is about to drop the last blocks of `node`."""
@@ -173,11 +173,15 @@ class PrefixTiers:
             self._offer(tier, namespace, token_ids, node.block_ids[-num_blocks:], end - num_blocks)
 
     def _offer(self, tier: KVTier, namespace: Hashable, token_ids: list[int], block_ids: list[int], start: int) -> None:
-        """Offer the blocks from `start` on, which are these."""
+        """Offer the blocks from `start` on, which are these. Where there is no memory for copies, they are not kept."""
         wanted = tier.wanted(namespace, token_ids, start, start + len(block_ids))
-        if wanted and self._storage is not None:
+        if not wanted or self._storage is None:
+            return
+        try:
             blocks = self._storage.blocks.read_blocks(block_ids[wanted.start - start : wanted.stop - start])
             tier.offer(namespace, token_ids, wanted.start, blocks)
+        except (MemoryError, RuntimeError) as error:
+            logger.warning("%d blocks are not offered to the tier %r: %s", len(wanted), tier.name, error)
 
 
 def _tokens_up_to(node: RadixNode) -> list[int]:

@@ -65,7 +65,11 @@ def _open_disk(spec: TierSpec) -> KVTier | None:
         except StoreBeginsError as error:
             logger.warning("%s; this one keeps none", error)
             return None
-        return DiskTier(store, spec.block_size)
+        try:
+            return DiskTier(store, spec.block_size)
+        except BaseException:
+            store.close()
+            raise
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ramet.radix.errors import CacheUsageError
 from ramet.runtime.errors import RequestFailedError
 from ramet.runtime.request import Request
 from ramet.sampling_params import SamplingParams
@@ -153,3 +154,15 @@ def test_logprobs_that_cannot_be_read_fail_their_request_alone(make_engine, requ
     assert "no logprobs" in str(outputs[name].error)
     assert engine.metrics.num_failed_steps == 0
     assert engine.cache.num_private_blocks == 0
+
+
+def test_what_the_cache_refuses_is_no_fault_of_a_request(make_engine, request_of, run, monkeypatch):
+    engine = make_engine()
+    engine.add_request(request_of("a", tokens(2, 20), prompt_logprobs=1))
+
+    def refuse(*args: Any) -> None:
+        raise CacheUsageError("the block is not in use")
+
+    monkeypatch.setattr(engine.cache, "annotate", refuse)
+    with pytest.raises(CacheUsageError):
+        run(engine)

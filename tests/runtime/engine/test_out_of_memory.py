@@ -60,6 +60,36 @@ def test_only_the_requests_of_the_step_fail(
     assert engine.cache.num_private_blocks == 0
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=["torch", "device", "cublas"],
+)
+def test_a_step_of_several_is_tried_again_whoever_says_that_memory_is_lacking(
+    model_dir, load_runner, engine_over, request_of, run, monkeypatch, error
+):
+    """A device that says so is not a dead one."""
+    loaded = load_runner(model_dir, "triton", num_blocks=16)
+    engine = engine_over(loaded)
+    for name, prompt in (("a", PROMPT[:8]), ("b", PROMPT[8:16])):
+        engine.add_request(request_of(name, prompt, max_tokens=2))
+    plain, errors = loaded.runner.model.logits, [error]
+
+    def logits(*args: object) -> torch.Tensor:
+        if errors:
+            raise errors.pop()
+        return plain(*args)
+
+    monkeypatch.setattr(loaded.runner.model, "logits", logits)
+    outputs = run(engine)
+    assert [output.error for output in outputs.values()] == [None, None]
+    assert engine.metrics.num_failed_steps == 1
+
+
 def test_prompt_logprobs_are_computed_on_the_host_then(
     model_dir, load_runner, engine_over, request_of, run, monkeypatch
 ):

@@ -199,6 +199,57 @@ def test_a_sequence_does_not_load_for_ever(build, request_of, run, kept, monkeyp
     engine.close()
 
 
+def test_room_that_is_made_for_nothing_is_not_counted_on(build, request_of, run, tmp_path, monkeypatch):
+    """Where the disk has nothing good after all, what the sequence was to go on with may have been given up for it."""
+    tiers = Tiers(num_disk=64, path=tmp_path)
+    engine = build(tiers, num_blocks=14)
+    engine.add_request(request_of("a", STEM[:40], max_tokens=1))
+    expected = run(engine)["a"]
+    settle(engine)
+    engine.cache.reset()
+    engine.add_request(request_of("beginning", STEM[:18], max_tokens=1))
+    engine.add_request(request_of("later", [9] * 36, max_tokens=1))
+    run(engine)
+    assert engine.cache.num_free_blocks == 0
+    assert engine.cache.match(STEM[:40]).num_tokens == 18
+    monkeypatch.setattr(DiskStore, "read", lambda *args: False)
+    engine.add_request(request_of("again", STEM[:40], max_tokens=1))
+    found = run(engine)["again"]
+    assert found.outputs[0].token_ids == expected.outputs[0].token_ids
+    assert found.num_cached_tokens == 16
+    assert engine.metrics_snapshot().tiers["disk"].num_damaged_blocks == 1
+    engine.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True, "pipelined"])
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+@pytest.mark.parametrize("name", ["read_blocks", "write_blocks"])
+def test_where_there_is_no_memory_for_copies_tiers_save_nothing(
+    build, request_of, run, tmp_path, monkeypatch, caplog, name, error, overlap
+):
+    def fail(*args: Any) -> Any:
+        raise error("no memory")
+
+    engine = build(Tiers(16, 64, tmp_path), num_blocks=16, overlap_schedule=overlap)
+    others = [[idx + 1] * 44 for idx in range(3)]
+    outputs = []
+    for turn in range(3):
+        with monkeypatch.context() as patch:
+            if turn == 1:
+                patch.setattr(engine._tiers._storage.blocks, name, fail)
+            for idx, prompt in enumerate([STEM, *others]):
+                engine.add_request(request_of(f"{turn}/{idx}", prompt, max_tokens=4))
+                outputs.append(run(engine)[f"{turn}/{idx}"])
+                settle(engine)
+        assert ("no memory" in caplog.text) == (turn > 0)
+    assert [[sample.token_ids for sample in output.outputs] for output in outputs] == [
+        [sample.token_ids for sample in output.outputs] for output in outputs[:4]
+    ] * 3
+    assert engine.cache.num_private_blocks == 0
+    assert all(output.num_cached_tokens for output in outputs[8:])
+    engine.close()
+
+
 @dataclass(frozen=True)
 class Ask:
     stem_len: int

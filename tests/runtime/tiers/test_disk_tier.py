@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import random
@@ -86,13 +87,28 @@ def test_stores_of_other_models_make_room_the_oldest_first(open_tier, blocks, tm
         tier.close()
 
 
-def test_a_store_in_use_is_not_deleted(open_tier, blocks, tmp_path):
+def test_a_store_in_use_is_not_deleted(open_tier, blocks, tmp_path, caplog):
     tier = open_tier(tmp_path, identity=b"one")
     blocks.put(tier, LONG)
     blocks.settle(tier)
     other = open_tier(tmp_path, identity=b"two", num_slots=12)
     assert other.stats.max_held_blocks < 3
+    assert open_tier(tmp_path, identity=b"three", num_slots=5).stats.max_held_blocks == 0
+    assert "stores that are in use leave no room" in caplog.text
     assert blocks.get(tier, LONG) == NUM_LONG
+
+
+def test_whoever_is_about_to_lock_a_store_that_is_deleted_is_not_a_second_writer(open_tier, blocks, tmp_path):
+    """As a process that starts while another one makes room."""
+    filled(open_tier, blocks, tmp_path, identity=b"one")
+    lock = os.open(files(tmp_path)[".lock"], os.O_RDWR)
+    open_tier(tmp_path, identity=b"two", num_slots=12).close()
+    assert not list((tmp_path / disk_files.FOLDER).glob(f"{disk_format.store_name(b'one')}.blocks"))
+    writer = open_tier(tmp_path, identity=b"one")
+    assert blocks.put(writer, LONG) == NUM_LONG
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(lock)
 
 
 def test_a_second_process_reads_and_does_not_write(open_tier, blocks, tmp_path, caplog):
@@ -228,6 +244,55 @@ def test_a_full_disk_is_said_once_and_gone_on_without(open_tier, blocks, tmp_pat
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     monkeypatch.undo()
     assert blocks.get(open_tier(tmp_path), LONG) == NUM_LONG
+
+
+def test_what_is_to_be_forgotten_is_forgotten_even_if_nothing_can_be_stored(open_tier, blocks, tmp_path):
+    filled(open_tier, blocks, tmp_path)
+    tier = open_tier(tmp_path)
+    tier._writer.has_failed = True
+    tier.clear()
+    tier.close()
+    assert open_tier(tmp_path).stats.num_held_blocks == 0
+
+
+def test_a_device_that_gives_no_blocks_is_gone_on_without(open_tier, blocks, tmp_path, monkeypatch, caplog):
+    tier = open_tier(tmp_path)
+    blocks.put(tier, LONG)
+    blocks.settle(tier)
+
+    def rows(self: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("ramet.runtime.tiers.host_copy.HostCopy.rows", rows)
+    blocks.put(tier, OTHER)
+    blocks.put(tier, [1] * 16)
+    while not tier._writer.has_failed:
+        pass
+    assert blocks.put(tier, [2] * 16) == 0
+    assert blocks.get(tier, LONG) == NUM_LONG
+    tier.close()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_what_could_not_be_copied_is_wanted_again(open_tier, blocks, tmp_path, monkeypatch):
+    tier = open_tier(tmp_path)
+
+    def copy(given: object) -> None:
+        raise RuntimeError("no pinned memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ramet.runtime.tiers.disk_tier.HostCopy", copy)
+        with pytest.raises(RuntimeError, match="no pinned memory"):
+            blocks.put(tier, LONG)
+    assert blocks.put(tier, LONG) == NUM_LONG
+    blocks.settle(tier)
+    assert blocks.get(tier, LONG) == NUM_LONG
+
+
+def test_an_index_of_many_slots_is_read_to_its_end(open_tier, blocks, tmp_path, monkeypatch):
+    monkeypatch.setattr("ramet.runtime.tiers.disk_store._HEADERS_AT_ONCE", 7)
+    filled(open_tier, blocks, tmp_path)
+    assert open_tier(tmp_path).stats.num_held_blocks == 20
 
 
 def test_when_the_disk_is_behind_blocks_are_refused(open_tier, blocks, tmp_path, monkeypatch):

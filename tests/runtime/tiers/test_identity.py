@@ -77,5 +77,6 @@ def test_large_files_are_read_in_samples_and_known_by_their_time_too(model_dir, 
 def test_the_code_that_computes_is_part_of_it():
     files = {str(file.relative_to(identity._PACKAGE)) for file in identity._code_files()}
     assert {"kernels/triton/attention.py", "runtime/models/llama.py", "runtime/native_runner.py"} <= files
+    assert "runtime/batch.py" in files  # which tokens, and at which positions
     assert not any("server" in file for file in files)
     assert code_digest() == code_digest()

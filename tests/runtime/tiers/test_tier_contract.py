@@ -14,6 +14,8 @@ from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.tiers import disk_files
 from ramet.runtime.tiers.base import KVTier
 from ramet.runtime.tiers.disk_store import DiskStore
+from ramet.runtime.tiers.host_tier import HostTier
+from ramet.runtime.tiers.prefix_tiers import TieredStorage
 from ramet.runtime.tiers.registry import TIERS, TierSpec, check_directory
 
 LONG = list(range(100, 140))
@@ -193,6 +195,51 @@ def test_a_directory_where_nothing_is_and_nothing_can_be_stored_is_refused(tmp_p
     monkeypatch.setattr(disk_files, "try_lock", no_lock)
     with pytest.raises(InvalidConfigError, match="cannot be used"):
         TIERS["disk"](spec_of(EngineConfig(prefix_cache_dir=str(tmp_path))))
+
+
+def test_a_store_that_cannot_be_read_is_let_go(tmp_path, monkeypatch, caplog):
+    """Or whoever comes next in this process finds it locked."""
+    config = EngineConfig(prefix_cache_dir=str(tmp_path))
+
+    def broken(*args):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskStore, "headers", broken)
+        with pytest.raises(InvalidConfigError, match="Input/output error"):
+            TIERS["disk"](spec_of(config))
+    tier = TIERS["disk"](spec_of(config))
+    assert tier is not None
+    assert not caplog.records
+    tier.close()
+
+
+def test_all_tiers_are_closed_whatever_one_of_them_does():
+    closed = []
+
+    class Tier:
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            closed.append(self.name)
+            raise RuntimeError(f"{self.name} is gone")
+
+    with pytest.raises(RuntimeError, match="is gone"):
+        TieredStorage(cast(Any, Memory()), (cast(Any, Tier("host")), cast(Any, Tier("disk")))).close()
+    assert sorted(closed) == ["disk", "host"]
+
+
+def test_host_memory_is_taken_in_pieces(blocks, monkeypatch):
+    """Of which none is larger than what torch would round up to the next power of two."""
+    monkeypatch.setattr("ramet.runtime.tiers.host_tier._PIECE_BYTES", 4 * 96)
+    taken = []
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda shape, **options: taken.append(shape) or empty(shape, **options))
+    tier = HostTier(10, 4, 96, torch.device("cpu"))
+    assert taken == [(4, 96), (4, 96), (2, 96)]
+    assert blocks.put(tier, LONG) == NUM_BLOCKS
+    assert blocks.get(tier, LONG) == NUM_BLOCKS
 
 
 def spec_of(config):
