@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...chat_message import ChatTemplateError
+from ...sampling_params import InvalidSamplingParamsError
 from ..errors import EngineStoppedError, InvalidRequestError, RequestAbortedError, RequestUnmetError
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,18 @@ def shutting_down() -> ApiError:
 
 
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
-    """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside."""
+    """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside.
+
+    Args:
+        request_id: the one that the client has been given.
+    """
+    message = f"request {request_id} failed inside the server; its log says why"
+    return foreseen(error) or ApiError(500, message, code="internal_error")
+
+
+def foreseen(error: BaseException) -> ApiError | None:
+    """What a client is told of an error that was raised to be told; None of any other, such as a ValueError that no
+    client is to blame for."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineStoppedError):
@@ -64,17 +77,13 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(400, "the body is nested too deeply: lists and objects in each other, hundreds of times")
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.field or _field_named(str(error)))
-    if isinstance(error, ValueError):
+    if isinstance(error, InvalidSamplingParamsError | ChatTemplateError):
         return ApiError(400, str(error), param=_field_named(str(error)))
-    return ApiError(500, f"request {request_id} failed inside the server; its log says why", code="internal_error")
+    return None
 
 
 def reported(error: BaseException, request_id: str) -> ApiError:
-    """`as_api_error`; and the log is told why, once, of what the client is told no more of than that it failed.
-
-    Args:
-        request_id: the one that the client has been given.
-    """
+    """`as_api_error`; and the log is told why, once, of what the client is told no more of than that it failed."""
     failure = as_api_error(error, request_id)
     if failure.code == "internal_error":
         lines = "".join(traceback.format_exception(error)).splitlines()

@@ -31,7 +31,7 @@ BODIES: dict[str, list[Body]] = {
         },
         {"input_ids": [[1, 2, 3], [1, 2]], "sampling_params": {"max_new_tokens": 2}, "stream": True},
     ],
-    "/tokenize": [{"prompt": "One", "add_special_tokens": False}, {"messages": _MESSAGES}],
+    "/tokenize": [{"prompt": "One", "add_special_tokens": False}, {"messages": _MESSAGES, "tools": [_TOOL]}],
     "/detokenize": [{"tokens": [1, 2, 3], "skip_special_tokens": True}],
     "/abort_request": [{"rid": "nobody", "abort_all": False}],
     "/flush_cache": [{}],
@@ -78,6 +78,15 @@ BODIES: dict[str, list[Body]] = {
         {
             "messages": _MESSAGES,
             "max_tokens": 8,
+            "tools": [_TOOL],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "look"}}]},
+            },
+        },
+        {
+            "messages": _MESSAGES,
+            "max_tokens": 8,
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}},
         },
     ],
@@ -90,6 +99,8 @@ BODIES: dict[str, list[Body]] = {
             "store": False,
             "temperature": 0.5,
             "text": {"format": {"type": "text"}},
+            "include": ["message.output_text.logprobs"],
+            "top_logprobs": 2,
         },
         {
             "input": "Look at three.",
