@@ -20,6 +20,7 @@ import tokenizers
 
 from ..prompt_explanation import TEMPLATE, PromptExplanation, explain_tokens
 from .chat_template import ChatTemplate, TextSegment
+from .errors import InvalidRequestError
 from .gguf_tokenizer import build_gguf_tokenizer, can_build, gguf_meta
 from .models.errors import ModelLoadError
 from .token_bytes import TokenBytes
@@ -125,7 +126,7 @@ class Tokenizer:
             is_text_start: False continues a text: no space is put in front (SentencePiece vocabularies do so).
 
         Raises:
-            ValueError: the text is not a str, or holds a lone surrogate.
+            InvalidRequestError: the text is not a str, or holds a lone surrogate.
         """
         return self.encode_batch(
             [text], add_special_tokens=add_special_tokens, parse_special=parse_special, is_text_start=is_text_start
@@ -313,10 +314,10 @@ class Tokenizer:
 
 def _check_text(text: object) -> None:
     if not isinstance(text, str):
-        raise ValueError(f"text={text!r:.80} must be a str, not {type(text).__name__}")
+        raise InvalidRequestError(f"text={text!r:.80} must be a str, not {type(text).__name__}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise InvalidRequestError(
             f"the text holds a lone surrogate {text[error.start]!r} at character {error.start}; it is not valid Unicode"
         ) from error

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from ...errors import InvalidRequestError
-from ..errors import ApiError, as_api_error
+from ..errors import CLIENTS_FAULTS, ApiError, as_api_error
 
 
 @contextmanager
@@ -24,7 +23,7 @@ def in_words_of(names: Mapping[str, str], messages_field: str | None) -> Iterato
     """
     try:
         yield
-    except (ApiError, InvalidRequestError, ValueError) as error:
+    except (ApiError, *CLIENTS_FAULTS) as error:
         refused = as_api_error(error, "?")
         message, param = refused.message, refused.param
         for pattern, name in names.items():
