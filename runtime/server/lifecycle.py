@@ -148,6 +148,5 @@ def _uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        h11_max_incomplete_event_size=config.max_header_bytes,
         timeout_keep_alive=30,
     )
