@@ -44,7 +44,7 @@ class JsonRoute(APIRoute):
             else:
                 service = http.app.state.service
                 assert isinstance(service, EngineService)
-                body = await service.read(http.state.tenant.name, lambda: read_body(content, model))
+                body = await service.workers.read(http.state.tenant.name, lambda: read_body(content, model))
             return await handle(_ReadRequest(http.scope, http.receive, body))
 
         return read_and_handle

@@ -93,7 +93,7 @@ class DrainingServer(uvicorn.Server):
         self.num_cut_off = self._service.end_all()
         if self.num_cut_off:
             logger.warning("%d requests were cut off by the end of the server", self.num_cut_off)
-        self._service.end_calls()
+        self._service.workers.end_calls()
         for server in self.servers:
             server.close()
         for listening in sockets or ():

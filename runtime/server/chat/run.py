@@ -232,7 +232,7 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
             tenant=tenant.name,
             is_streamed=ask.is_streamed,
             is_constrained=reads_calls(ask) or ask.sampling.grammar_spec is not None,
-            name=(tenant.name, ask.rid),
+            name=ask.rid,
         )
     except ValueError as error:
         raise as_api_error(error, "?") from error
@@ -253,7 +253,7 @@ async def count_prompt_tokens(service: EngineService, tenant: Tenant, ask: ChatA
         return len(chat_prompt(service.llm.tokenizer, ask, service.check_prompt_len).token_ids)
 
     try:
-        return await service.call_aside(tenant.name, count)
+        return await service.workers.call_aside(tenant.name, count)
     except ValueError as error:
         raise as_api_error(error, "?") from error
 

@@ -33,7 +33,7 @@ async def create_completion(
 ) -> Response:
     """How texts, or lists of token ids, go on."""
     model = check_model(service, body.model)
-    ask = await service.call(lambda: body.ask(service.config))
+    ask = await service.workers.call(caller.name, lambda: body.ask(service.config))
     heading = Heading(f"cmpl-{request_id.removeprefix('req-')}", "text_completion", model)
     writer = ChoiceWriter(service.llm.tokenizer, ask, body)
     if body.stream:
@@ -50,7 +50,8 @@ async def create_completion(
             num_tokens = 0 if ask.is_prompt_only else None
             return json_response(heading.body(choices=choices, usage=usage_body(outputs, num_tokens)))
 
-        return await service.call(written) if ask.num_logprobs is not None else written()  # long lists take their time
+        is_long = ask.num_logprobs is not None
+        return await service.workers.call(caller.name, written) if is_long else written()
 
     return await answer_unless_disconnected(http, answer())
 
@@ -69,7 +70,7 @@ async def _submit(service: EngineService, caller: Tenant, ask: CompletionAsk, bo
             tenant=caller.name,
             is_streamed=bool(body.stream),
             is_constrained=ask.sampling.grammar_spec is not None,
-            name=(caller.name, body.own_id),
+            name=body.own_id,
         )
 
 

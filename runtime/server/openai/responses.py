@@ -96,7 +96,7 @@ async def create_response(
         messages = [*before, *item_messages(given, before)]
         return _Turn(service, tenant, store, envelope, messages, chat_ask(body, messages))
 
-    turn = await service.call(understood)
+    turn = await service.workers.call(tenant.name, understood)
     if body.stream:
         events = ResponseEvents(envelope)
         return EventStream(turn.streamed(events), events.error, request_id)
