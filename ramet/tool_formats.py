@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 _DECODER = json.JSONDecoder()
-_BETWEEN_CALLS = re.compile(r"[\s;,]*")
+_BETWEEN_CALLS = string.whitespace + ";,"
 
 
 class MalformedToolCallError(ValueError):
@@ -105,7 +106,7 @@ class ToolFormat:
         while rest:
             value, rest = _first_json(rest)
             calls += [self._checked(item, text) for item in (value if isinstance(value, list) else [value])]
-            rest = rest[_end_of(_BETWEEN_CALLS, rest) :]
+            rest = rest.lstrip(_BETWEEN_CALLS)
         return "", calls
 
     def _checked(self, value: object, text: str) -> tuple[str, dict[str, Any]]:
@@ -181,8 +182,3 @@ def _first_json(text: str) -> tuple[object, str]:
     except (ValueError, RecursionError) as error:
         raise MalformedToolCallError(f"a tool call must be JSON, but the model wrote {text!r:.200}: {error}") from error
     return value, stripped[end:]
-
-
-def _end_of(pattern: re.Pattern[str], text: str) -> int:
-    found = pattern.match(text)
-    return found.end() if found is not None else 0

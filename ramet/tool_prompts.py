@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .chat_message import plain_tool_calls
+from .chat_message import content_text, plain_tool_calls
 from .tool_formats import ToolFormat
 from .tool_parameters import closed_parameters
 
@@ -47,14 +47,15 @@ def tell_of_tools(
     into the contents.
 
     Raises:
-        ChatTemplateError: a message has malformed tool calls.
+        ChatTemplateError: a message has malformed tool calls, or a content that is no text and had to be looked into.
     """
     written = [_without_calls(idx, message, tool_format) for idx, message in enumerate(messages)]
     if not functions:
         return written
     told = instructions(functions, tool_format)
     if written and written[0].get("role") == "system":
-        return [{**written[0], "content": f"{text_of(written[0])}\n\n{told}"}, *written[1:]]
+        text = content_text("messages[0].content", written[0].get("content"))
+        return [{**written[0], "content": f"{text}\n\n{told}"}, *written[1:]]
     return [{"role": "system", "content": told}, *written]
 
 
@@ -65,22 +66,14 @@ def instructions(functions: Sequence[Function], tool_format: ToolFormat) -> str:
     return _INSTRUCTIONS.format(tools="\n".join(lines), example=example)
 
 
-def text_of(message: Mapping[str, Any]) -> str:
-    """The content as one text; parts are joined by newlines."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list | tuple) else ()
-    return "\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
-
-
 def _without_calls(idx: int, message: Mapping[str, Any], tool_format: ToolFormat) -> Mapping[str, Any]:
     if not message.get("tool_calls"):
         return message
     plain = plain_tool_calls(f"messages[{idx}].tool_calls", message["tool_calls"])
     calls = tool_format.write([(call["function"]["name"], call["function"]["arguments"]) for call in plain])
+    said = content_text(f"messages[{idx}].content", message.get("content"))
     kept = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**kept, "content": "\n".join(text for text in (text_of(message), calls) if text)}
+    return {**kept, "content": "\n".join(text for text in (said, calls) if text)}
 
 
 def _moved(schema: Any, root: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from ..chat_message import ChatTemplateError
 from ..plain_numbers import plain_number
 from .errors import InvalidRequestError
 from .tokenizer import Tokenizer
@@ -50,7 +51,7 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, t
     if is_conversation(prompt):
         try:
             return None, tuple(tokenizer.encode_segments(tokenizer.chat_template.segments(prompt)))
-        except ValueError as error:  # the template's, or a lone surrogate
+        except ChatTemplateError as error:
             raise InvalidRequestError(str(error)) from error
     if isinstance(prompt, Mapping):
         text = prompt.get("prompt")
@@ -70,7 +71,4 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, t
 def _encode_text(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     if not text:
         raise InvalidRequestError("the prompt is empty: it must have at least one character")
-    try:
-        return tuple(tokenizer.encode(text, add_special_tokens=True, parse_special=True))
-    except ValueError as error:
-        raise InvalidRequestError(str(error)) from error
+    return tuple(tokenizer.encode(text, add_special_tokens=True, parse_special=True))

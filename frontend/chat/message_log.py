@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...chat_message import content_text
 from ...tool_formats import ToolCall
-from ...tool_prompts import text_of
 from ..backend import Message
 from ..errors import InvalidProgramError
 from .history import Entry, adopt, forget_places
@@ -56,7 +56,8 @@ class MessageLog:
     def system(self) -> str | None:
         """The text of the first message, if it is the system's. Setting it keeps the others; None removes it."""
         first = self._entries[0].message if self._entries else None
-        return text_of(first) if first is not None and first["role"] == "system" else None
+        is_system = first is not None and first["role"] == "system"
+        return content_text("system", first.get("content")) if first is not None and is_system else None
 
     @system.setter
     def system(self, text: str | None) -> None:

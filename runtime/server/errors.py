@@ -16,14 +16,8 @@ from ..errors import EngineStoppedError, InvalidRequestError, RequestAbortedErro
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
-CLIENTS_FAULTS = (
-    InvalidRequestError,
-    InvalidSamplingParamsError,
-    InvalidGrammarSpecError,
-    ChatTemplateError,
-    UnicodeEncodeError,
-)
-"""Errors that say what is wrong with a request; the last one, that a text of it has half of a surrogate pair."""
+_NAMED_FAULTS = (InvalidSamplingParamsError, InvalidGrammarSpecError, ChatTemplateError, UnicodeEncodeError)
+"""Of a request, whose messages name the field; the last is that a text of it has half of a surrogate pair."""
 _NUM_END_LINES = 60
 """Of a traceback, at its beginning and at its end: one of endless calls has thousands."""
 
@@ -73,7 +67,18 @@ def too_deep(what: str, param: str | None = None) -> ApiError:
 
 
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
-    """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside."""
+    """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside.
+
+    Args:
+        request_id: the one that the client has been given.
+    """
+    message = f"request {request_id} failed inside the server; its log says why"
+    return foreseen(error) or ApiError(500, message, code="internal_error")
+
+
+def foreseen(error: BaseException) -> ApiError | None:
+    """What a client is told of an error that was raised to be told; None of any other, such as a ValueError that no
+    client is to blame for."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineStoppedError):
@@ -85,18 +90,15 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(400, error.reason, param=_field_named(error.reason), code="request_failed")
     if isinstance(error, RecursionError):  # whoever walked through the body was not the one to blame
         return too_deep("the body")
-    if isinstance(error, CLIENTS_FAULTS):
-        field = error.field if isinstance(error, InvalidRequestError) else None
-        return ApiError(400, str(error), param=field or _field_named(str(error)))
-    return ApiError(500, f"request {request_id} failed inside the server; its log says why", code="internal_error")
+    if isinstance(error, InvalidRequestError):
+        return ApiError(400, str(error), param=error.field or _field_named(str(error)))
+    if isinstance(error, _NAMED_FAULTS):
+        return ApiError(400, str(error), param=_field_named(str(error)))
+    return None
 
 
 def reported(error: BaseException, request_id: str) -> ApiError:
-    """`as_api_error`; and the log is told why, once, of what the client is told no more of than that it failed.
-
-    Args:
-        request_id: the one that the client has been given.
-    """
+    """`as_api_error`; and the log is told why, once, of what the client is told no more of than that it failed."""
     failure = as_api_error(error, request_id)
     if failure.code == "internal_error":
         lines = "".join(traceback.format_exception(error)).splitlines()

@@ -41,8 +41,6 @@ class EventStream(Response):
         events: yields at least one event, each whole, their last one too; closing it must free what it holds.
         end_of_error: the events that end the stream if `events` raises after its first.
         request_id: of this HTTP request, for the log.
-        abort: called when the stream is over, however: a client that leaves before the first event leaves `events`
-            unstarted, and what was never started has nothing that closing it could free.
     """
 
     media_type = "text/event-stream"
@@ -52,9 +50,7 @@ class EventStream(Response):
         events: AsyncIterator[bytes],
         end_of_error: Callable[[ApiError], Iterable[bytes]],
         request_id: str,
-        abort: Callable[[], None] = lambda: None,
     ) -> None:
-        self._abort = abort
         self._events = events
         self._end_of_error = end_of_error
         self._request_id = request_id
@@ -64,11 +60,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         write = scope.get("extensions", {}).get(WRITE_EXTENSION) or _writer_by_messages(send)
-        try:
-            with suppress(ClientDisconnect, OSError):
-                await unless_disconnected(receive, self._send_all(send, write))
-        finally:
-            self._abort()
+        with suppress(ClientDisconnect, OSError):
+            await unless_disconnected(receive, self._send_all(send, write))
 
     async def _send_all(self, send: Send, write: Write) -> None:
         async with aclosing(self._events) as events:  # type: ignore[type-var]

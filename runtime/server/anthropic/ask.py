@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ....sampling_params import SamplingParams
-from ..chat.ask import ChatAsk
+from ..chat.ask import ChatAsk, ToolChoice
 from ..errors import ApiError
 from .conversation import openai_messages
-from .schema import CountTokensBody, MessagesBody, Tool, ToolChoice
+from .schema import CountTokensBody, GivenChoice, MessagesBody, Tool
 
-_NAMES = {"stop": "stop_sequences", "json_schema": "output_config.format.schema"}
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+NAMES = {
+    r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    "response_format": "output_config.format",
+    r"^json_schema\b": "output_config.format.schema",
+    r"^stop\b": "stop_sequences",
+}
+"""For `in_words_of`: what a ChatAsk calls fields that have other names here."""
 
 
 def chat_ask(body: MessagesBody) -> ChatAsk:
@@ -22,16 +27,16 @@ def chat_ask(body: MessagesBody) -> ChatAsk:
     """
     is_streamed = bool(body.stream)
     if body.max_tokens == 0:
-        return _ask(body, SamplingParams(max_tokens=1, temperature=0.0), "auto", is_streamed=is_streamed)
+        return _ask(body, SamplingParams(max_tokens=1, temperature=0.0), ToolChoice(), is_streamed=is_streamed)
     sampling = body.sampling_params(
-        _NAMES,
+        NAMES,
         max_tokens=body.max_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
         stop=body.stop_sequences,
         json_schema=body.output_config.format.schema_ if body.output_config and body.output_config.format else None,
     )
-    return _ask(body, sampling, _tool_choice(body.tool_choice, body.tools or ()), is_streamed=is_streamed)
+    return _ask(body, sampling, _tool_choice(body.tool_choice), is_streamed=is_streamed)
 
 
 def prompt_ask(body: CountTokensBody) -> ChatAsk:
@@ -40,10 +45,12 @@ def prompt_ask(body: CountTokensBody) -> ChatAsk:
     Raises:
         ApiError: as `chat_ask`.
     """
-    return _ask(body, SamplingParams(max_tokens=1), _tool_choice(body.tool_choice, body.tools or ()))
+    return _ask(body, SamplingParams(max_tokens=1), _tool_choice(body.tool_choice))
 
 
-def _ask(body: CountTokensBody, sampling: SamplingParams, tool_choice: str, *, is_streamed: bool = False) -> ChatAsk:
+def _ask(
+    body: CountTokensBody, sampling: SamplingParams, tool_choice: ToolChoice, *, is_streamed: bool = False
+) -> ChatAsk:
     if body.thinking is not None and body.thinking.type == "enabled":
         message = "thinking.type='enabled' is not served: no thoughts are kept apart here; leave thinking to the model"
         raise ApiError(400, f"{message} ('adaptive') or out ('disabled')", param="thinking.type")
@@ -59,7 +66,6 @@ def _ask(body: CountTokensBody, sampling: SamplingParams, tool_choice: str, *, i
         sampling=sampling,
         tools=[_function(f"tools[{idx}]", tool) for idx, tool in enumerate(body.tools or ())],
         tool_choice=tool_choice,
-        parallel_tool_calls=body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use,
         continues_last=messages[-1]["role"] == "assistant",
         template_options=body.chat_template_kwargs,
         cache_salt=body.cache_salt,
@@ -83,14 +89,16 @@ def _function(where: str, tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": {"name": tool.name, **about, "parameters": tool.input_schema, **strict}}
 
 
-def _tool_choice(choice: ToolChoice | None, tools: Sequence[Tool]) -> str:
-    if choice is None:
-        return "auto"
-    if choice.type in ("any", "tool") and not tools:
-        raise ApiError(400, f"tool_choice.type={choice.type!r} needs tools", param="tool_choice.type")
-    if choice.type != "tool":
-        return _CHOICES[choice.type]
-    if choice.name is None or choice.name not in {tool.name for tool in tools}:
-        message = f"tool_choice.name={choice.name!r:.80} is none of the tools"
-        raise ApiError(400, message, param="tool_choice.name")
-    return choice.name
+def _tool_choice(given: GivenChoice | None) -> ToolChoice:
+    if given is None:
+        return ToolChoice()
+    is_single = given.disable_parallel_tool_use
+    match given.type:
+        case "tool":
+            if given.name is None:
+                raise ApiError(400, "tool_choice.name is missing: which tool?", param="tool_choice.name")
+            return ToolChoice.of(given.name)
+        case "any":
+            return ToolChoice("required", is_single=is_single)
+        case "auto" | "none":
+            return ToolChoice(given.type, is_single=is_single)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..chat.turns import OpenAIMessage, append_turn
+from ..chat.turns import OpenAIMessage, joined_turns
 from ..errors import ApiError
 from .schema import Message
 
@@ -24,22 +24,23 @@ def openai_messages(system: str | list[dict[str, Any]] | None, messages: Sequenc
     Raises:
         ApiError: 400, a block is of a type that is not served, or malformed, or answers a call that nobody made.
     """
-    converted: list[OpenAIMessage] = []
+    return joined_turns(_turns(system, messages))
+
+
+def _turns(system: str | list[dict[str, Any]] | None, messages: Sequence[Message]) -> Iterator[OpenAIMessage]:
     if system:
-        converted.append({"role": "system", "content": _text("system", system)})
+        yield {"role": "system", "content": _text("system", system)}
     names: dict[str, str] = {}
     for idx, message in enumerate(messages):
         where = f"messages[{idx}].content"
         if message.role == "user":
-            turns = list(_user_turns(where, message.content, names))
+            yield from _user_turns(where, message.content, names)
         elif message.role == "assistant":
-            turns = [_assistant_turn(where, message.content)]
-            names |= {call["id"]: call["function"]["name"] for call in turns[0].get("tool_calls", ())}
+            turn = _assistant_turn(where, message.content)
+            names |= {call["id"]: call["function"]["name"] for call in turn.get("tool_calls", ())}
+            yield turn
         else:
-            turns = [{"role": "system", "content": _text(where, message.content)}]
-        for turn in turns:
-            append_turn(converted, turn)
-    return converted
+            yield {"role": "system", "content": _text(where, message.content)}
 
 
 def _user_turns(where: str, content: str | list[dict[str, Any]], names: Mapping[str, str]) -> Iterator[OpenAIMessage]:

@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ..chat.ask import ChatAsk, ChatMessage
-from ..chat.run import ChatRun, count_prompt_tokens, start_chat
+from ..chat.ask import ChatAsk
+from ..chat.run import ChatRun, read_prompt, start_chat
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..json_route import JsonRoute
@@ -19,16 +19,10 @@ from ..service import EngineService
 from ..streaming import EventStream, answer_unless_disconnected
 from ..tenant import Tenant
 from .answer import Envelope, MessageEvents, message_body
-from .ask import chat_ask, prompt_ask
+from .ask import NAMES, chat_ask, prompt_ask
 from .schema import CountTokensBody, MessagesBody
 
 router = APIRouter(route_class=JsonRoute, prefix="/v1/messages", tags=["anthropic"])
-_NAMES = {
-    r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
-    r"tools\[(\d+)\]\.function": r"tools[\1]",
-    "response_format": "output_config.format",
-    r"^json_schema\b": "output_config.format.schema",
-}
 
 
 @router.post("")
@@ -52,23 +46,21 @@ async def count_tokens(body: CountTokensBody, http: HttpRequest, service: Servic
     ask = await service.workers.call(tenant.name, lambda: prompt_ask(body))
 
     async def count() -> Response:
-        with in_words_of(_NAMES, "messages"):
-            num_tokens = await count_prompt_tokens(service, tenant, ask)
-        return Response(to_json({"input_tokens": num_tokens}), media_type="application/json")
+        with in_words_of(NAMES, "messages"):
+            prompt = await service.workers.call_aside(tenant.name, lambda: read_prompt(service, ask))
+        return Response(to_json({"input_tokens": len(prompt.token_ids)}), media_type="application/json")
 
     return await answer_unless_disconnected(http, count())
 
 
 async def _start(service: EngineService, tenant: Tenant, ask: ChatAsk) -> ChatRun:
-    with in_words_of(_NAMES, "messages"):
+    with in_words_of(NAMES, "messages"):
         return await start_chat(service, tenant, ask)
 
 
 async def _whole(service: EngineService, tenant: Tenant, ask: ChatAsk, envelope: Envelope) -> bytes:
     async with await _start(service, tenant, ask) as run:
-        messages, output = await run.messages()
-    (message,) = messages
-    assert isinstance(message, ChatMessage)
+        (message,), output = await run.messages()
     return to_json(message_body(envelope, message, output))
 
 

@@ -43,7 +43,7 @@ class Tool(_Model):
     strict: bool | None = None
 
 
-class ToolChoice(_Model):
+class GivenChoice(_Model):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
@@ -71,7 +71,7 @@ class CountTokensBody(EngineFields):
     messages: Annotated[ListOf[Message], Field(min_length=1)]
     system: Blocks | None = None
     tools: ListOf[Tool] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: GivenChoice | None = None
     thinking: Thinking | None = None
     mcp_servers: ListOf[dict[str, Any]] | None = None
     output_config: OutputConfig | None = None

@@ -12,6 +12,26 @@ from ...outputs import RequestOutput, TokenLogprobs
 FinishLiteral = Literal["stop", "length", "tool_calls"]
 
 
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether tools are called, and which.
+
+    Attributes:
+        mode: "auto" leaves it to the model, whose calls are held to their form all the same.
+        names: of the tools that may be called, of those that the model is told of; None for all.
+        is_single: one call at most.
+    """
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] | None = None
+    is_single: bool = False
+
+    @classmethod
+    def of(cls, name: str) -> ToolChoice:
+        """This tool is to be called, once."""
+        return cls("required", (name,), is_single=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAsk:
     """One request for the next message of a conversation.
@@ -20,9 +40,7 @@ class ChatAsk:
         messages: in OpenAI's form.
         sampling: with the constraint of response_format, if there is one.
         tools: JSON schemas in OpenAI's form, {"type": "function", "function": {...}}.
-        tool_choice: "auto", "none", "required" or the name of a tool. The last two are enforced by a grammar, and so is
-            the form of a call that the model begins by itself.
-        parallel_tool_calls: more than one call in a message is allowed.
+        tool_choice: enforced by a grammar.
         continues_last: the last message is the assistant's and is to be gone on with.
         chat_template: a template to use instead of the model's; only where the server allows it.
         template_options: further variables for the template.
@@ -35,8 +53,7 @@ class ChatAsk:
     messages: Sequence[Mapping[str, Any]]
     sampling: SamplingParams
     tools: Sequence[Mapping[str, Any]] = ()
-    tool_choice: str = "auto"
-    parallel_tool_calls: bool = True
+    tool_choice: ToolChoice = ToolChoice()
     continues_last: bool = False
     chat_template: str | None = None
     template_options: Mapping[str, Any] | None = None
@@ -45,6 +62,17 @@ class ChatAsk:
     rid: str | None = None
     is_streamed: bool = False
     is_cut_at_context: bool = False
+
+    @property
+    def callable_tools(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """The functions that the model may call, each with its index among `tools`."""
+        if self.tool_choice.mode == "none":
+            return []
+        functions = [(idx, tool["function"]) for idx, tool in enumerate(self.tools)]
+        if self.tool_choice.names is None:
+            return functions
+        names = set(self.tool_choice.names)
+        return [(idx, function) for idx, function in functions if function["name"] in names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,17 +90,10 @@ class CallReader:
     def feed(self, text: str) -> Iterator[Piece]:
         """What more text adds. To be run to its end."""
         self._buffer += text
-        while True:
+        place = None
+        while place is not self._place:
             place = self._place
-            step = {
-                _Place.CONTENT: self._read_content,
-                _Place.HEAD: self._read_head,
-                _Place.ARGUMENTS: self._read_arguments,
-                _Place.END: self._read_end,
-            }[place]
-            yield from step()
-            if self._place is place:
-                return
+            yield from self._read(place)
 
     def finish(self) -> Iterator[Piece]:
         """The text has ended. A call that was cut off before its arguments is left out."""
@@ -113,10 +106,16 @@ class CallReader:
         """The text so far ends with a whole call."""
         return self.num_calls > 0 and self._place is _Place.CONTENT and not self._buffer and not self._has_later_content
 
-    def _read_content(self) -> Iterator[Piece]:
-        if self.tool_format.is_whole_text:
-            return self._read_beginning()
-        return self._read_up_to_mark()
+    def _read(self, place: _Place) -> Iterator[Piece]:
+        match place:
+            case _Place.CONTENT:
+                return self._read_beginning() if self.tool_format.is_whole_text else self._read_up_to_mark()
+            case _Place.HEAD:
+                return self._read_head()
+            case _Place.ARGUMENTS:
+                return self._read_arguments()
+            case _Place.END:
+                return self._read_end()
 
     def _read_beginning(self) -> Iterator[Piece]:
         """Calls stand at the beginning of the text, one a line."""
@@ -132,8 +131,9 @@ class CallReader:
         found = self._buffer.find(mark)
         if found >= 0:
             before = self._take(found)
-            yield from self._content(before.rstrip())
-            self._gap = before[len(before.rstrip()) :]
+            shown = before.rstrip()
+            yield from self._content(shown)
+            self._gap = before[len(shown) :]
             self._place = _Place.HEAD
             return
         num_held = next((n for n in range(len(mark) - 1, 0, -1) if self._buffer.endswith(mark[:n])), 0)
@@ -171,9 +171,9 @@ class CallReader:
     def _read_end(self) -> Iterator[Piece]:
         end = self.tool_format.call_end
         if self._buffer.startswith(end) or not end.startswith(self._buffer):
-            self._take(len(end) if self._buffer.startswith(end) else 0)
+            self._buffer = self._buffer.removeprefix(end)
             self._place = _Place.CONTENT
-        yield from ()
+        return iter(())
 
     def _take(self, num_chars: int) -> str:
         taken, self._buffer = self._buffer[:num_chars], self._buffer[num_chars:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,48 +24,6 @@ _FREE: Mapping[str, Any] = {
     "on_incomplete": "return",
 }
 _ANY_OBJECT = json.dumps({"type": "object"})
-
-
-def reads_calls(ask: ChatAsk) -> bool:
-    return bool(ask.tools) and ask.tool_choice != "none"
-
-
-def check_tools(ask: ChatAsk) -> None:
-    """
-    Raises:
-        ApiError: a tool has no name, or one that another has too, or parameters that are no schema of an object; there
-            is no tool to choose; or the constraint on the text leaves no room for calls.
-    """
-    names: list[str] = []
-    for idx, tool in enumerate(ask.tools):
-        where = f"tools[{idx}].function"
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
-            raise ApiError(400, f"{where}.name={name!r:.80} must be the name of a function", param=f"{where}.name")
-        if name in names:
-            raise ApiError(400, f"{where}.name={name!r:.80} is the name of another tool too", param=f"{where}.name")
-        if not isinstance(function.get("parameters"), Mapping | None):
-            raise ApiError(400, f"{where}.parameters must be a JSON schema, an object", param=f"{where}.parameters")
-        kind = (function.get("parameters") or {}).get("type", "object")
-        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
-            raise ApiError(
-                400,
-                f"{where}.parameters.type={kind!r:.80} must be 'object': arguments have names",
-                param=f"{where}.parameters.type",
-            )
-        names.append(name)
-    if ask.tool_choice not in ("auto", "none") and not names:
-        raise ApiError(400, f"tool_choice={ask.tool_choice!r:.80} needs tools", param="tool_choice")
-    if ask.tool_choice not in ("auto", "none", "required", *names):
-        known = ", ".join(names)
-        raise ApiError(400, f"tool_choice={ask.tool_choice!r:.80} is none of the tools: {known}", param="tool_choice")
-    spec = ask.sampling.grammar_spec
-    is_plain = spec is None or (spec.kind == "json_schema" and spec.json_whitespace == "fixed" and spec.backend is None)
-    if reads_calls(ask) and ask.tool_choice == "auto" and not is_plain:
-        raise ApiError(
-            400, "tools go with a response_format of JSON only: leave out the other constraint, or tool_choice='none'"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +46,22 @@ def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolForma
         ApiError: a tool's parameters cannot be enforced, and have to be.
         InvalidRequestError: the request is refused.
     """
-    if not reads_calls(ask):
+    if not ask.callable_tools:
         return Constrained(llm.prepare(closing(request)))
-    request = dataclasses.replace(request, sampling_params=_free(ask.sampling), closes=True)
-    schemas = [json.dumps(closed_parameters(tool["function"]), ensure_ascii=False) for tool in ask.tools]
+    calls = _Calls(
+        llm, dataclasses.replace(request, sampling_params=_free(ask.sampling), closes=True), ask, tool_format
+    )
+    schemas = {
+        function["name"]: json.dumps(closed_parameters(function), ensure_ascii=False)
+        for _, function in ask.callable_tools
+    }
+    otherwise = ask.sampling.json_schema if ask.tool_choice.mode == "auto" else None
+    assert otherwise is None or isinstance(otherwise, str)
     try:
-        return Constrained(_with_calls(llm, request, ask, tool_format, schemas))
+        return Constrained(calls.enforced(schemas, otherwise))
     except GrammarError:
-        held = [_enforceable(llm, request, ask, tool_format, schemas, idx) for idx in range(len(schemas))]
-    names = (tool["function"]["name"] for tool in ask.tools)
-    unenforced = tuple(name for name, was, now in zip(names, schemas, held, strict=True) if was != now)
-    return Constrained(_with_calls(llm, request, ask, tool_format, held), unenforced)
+        unenforced = calls.unenforceable(schemas)
+    return Constrained(calls.enforced(schemas | dict.fromkeys(unenforced, _ANY_OBJECT), otherwise), unenforced)
 
 
 def closing(request: Request) -> Request:
@@ -108,50 +71,56 @@ def closing(request: Request) -> Request:
     return dataclasses.replace(request, closes=True) if is_json else request
 
 
-def _with_calls(
-    llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolFormat, schemas: Sequence[str], only: int | None = None
-) -> Request:
-    """
-    Args:
-        schemas: of the arguments of all tools.
-        only: consider this tool alone.
-    """
-    named = [(tool["function"]["name"], schema) for tool, schema in zip(ask.tools, schemas, strict=True)]
-    is_forced = ask.tool_choice != "auto"
-    is_one_asked_for = ask.tool_choice not in ("auto", "required")  # by its name: to be called, and called once
-    if only is not None:
-        named = [named[only]]
-    elif is_one_asked_for:
-        named = [(name, schema) for name, schema in named if name == ask.tool_choice]
-    tags = tuple(Tag(tool_format.call_begin(name), schema, tool_format.call_end) for name, schema in named)
-    otherwise = ask.sampling.json_schema if not is_forced and only is None else None
-    assert otherwise is None or isinstance(otherwise, str)
-    text = TaggedText(
-        tags,
-        tool_format.mark,
-        is_required=is_forced,
-        is_at_start=tool_format.is_whole_text,
-        is_single=is_one_asked_for or not (ask.parallel_tool_calls and tool_format.is_parallel),
-        otherwise=otherwise,
-    )
-    return llm.prepare(dataclasses.replace(request, constraint=text.spec()))
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """A request whose calls are to be held to schemas.
 
+    Attributes:
+        request: with no other constraint.
+    """
 
-def _enforceable(
-    llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolFormat, schemas: Sequence[str], idx: int
-) -> str:
-    """The schema of a tool's arguments, or that of any object if it cannot be enforced and need not be."""
-    function = ask.tools[idx]["function"]
-    if ask.tool_choice not in ("auto", "required", function["name"]):
-        return schemas[idx]
-    try:
-        _with_calls(llm, request, ask, tool_format, schemas, only=idx)
-    except GrammarError as error:
-        if ask.tool_choice == "auto" and not function.get("strict"):
-            return _ANY_OBJECT
-        where = f"tools[{idx}].function.parameters"
-        raise ApiError(400, f"{where}: {error}", param=where) from error
-    return schemas[idx]
+    llm: LLM
+    request: Request
+    ask: ChatAsk
+    tool_format: ToolFormat
+
+    def enforced(self, schemas: Mapping[str, str], otherwise: str | None = None) -> Request:
+        """
+        Args:
+            schemas: of the arguments, by the names of the tools that may be called.
+            otherwise: schema of a text without calls, which is free if it is None.
+
+        Raises:
+            GrammarError: a schema cannot be enforced.
+        """
+        choice, tool_format = self.ask.tool_choice, self.tool_format
+        text = TaggedText(
+            tuple(Tag(tool_format.call_begin(name), schema, tool_format.call_end) for name, schema in schemas.items()),
+            tool_format.mark,
+            is_required=choice.mode == "required",
+            is_at_start=tool_format.is_whole_text,
+            is_single=choice.is_single or not tool_format.is_parallel,
+            otherwise=otherwise,
+        )
+        return self.llm.prepare(dataclasses.replace(self.request, constraint=text.spec()))
+
+    def unenforceable(self, schemas: Mapping[str, str]) -> tuple[str, ...]:
+        """The names of the tools whose schemas cannot be enforced, and need not be.
+
+        Raises:
+            ApiError: one has to be.
+        """
+        found = []
+        for idx, function in self.ask.callable_tools:
+            name = function["name"]
+            try:
+                self.enforced({name: schemas[name]})
+            except GrammarError as error:
+                if self.ask.tool_choice.mode == "required" or function.get("strict"):
+                    where = f"tools[{idx}].function.parameters"
+                    raise ApiError(400, f"{where}: {error}", param=where) from error
+                found.append(name)
+        return tuple(found)
 
 
 def _free(sampling: SamplingParams) -> SamplingParams:

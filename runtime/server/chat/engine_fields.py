@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ConfigDict
 
 from ....grammar_spec import OnIncomplete
-from ....sampling_params import InvalidSamplingParamsError, SamplingParams
+from ....sampling_params import SamplingParams
 from ..body import Body
 from ..body_types import ListOf
-from ..errors import ApiError
+from .wording import in_words_of
 
 _SAMPLING_FIELDS = (
     *("top_k", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
@@ -46,16 +46,12 @@ class EngineFields(Body):
         """Of the fields that were given, and of `fields`, of which None stands for the default as well.
 
         Args:
-            names: what a field of SamplingParams is called in this API, where it has another name there.
+            names: as for `in_words_of`.
 
         Raises:
             ApiError: 400, a value is out of its range.
         """
         given = {name: getattr(self, name) for name in _SAMPLING_FIELDS} | fields
-        try:
-            chosen = {name: value for name, value in given.items() if value is not None}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        with in_words_of(names, None):
             return SamplingParams(max_tokens=max_tokens, **chosen)
-        except InvalidSamplingParamsError as error:
-            name, separator, rest = str(error).partition("=")
-            called = names.get(name, name)
-            raise ApiError(400, called + separator + rest, param=called if separator else None) from error

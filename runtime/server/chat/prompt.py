@@ -28,11 +28,14 @@ class ChatPrompt:
     tool_format: ToolFormat
 
 
-def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk, check_len: Callable[[int, str], None]) -> ChatPrompt:
+def chat_prompt(
+    tokenizer: Tokenizer, ask: ChatAsk, check_len: Callable[[int, str], None], *, opens_answer: bool = True
+) -> ChatPrompt:
     """Cost: two renders of all messages; for a worker.
 
     Args:
         check_len: raises if so many characters, of the field of this name, are too many to be tokenised.
+        opens_answer: end with what the answer begins with; otherwise these are the messages alone.
 
     Raises:
         ApiError: there is nothing to go on with, or the template calls tools in a way that is not known.
@@ -40,12 +43,12 @@ def chat_prompt(tokenizer: Tokenizer, ask: ChatAsk, check_len: Callable[[int, st
     """
     template = _template(tokenizer, ask)
     with template.within_budget():
-        segments, tool_format = _segments(template, ask)
+        segments, tool_format = _segments(template, ask, opens_answer=opens_answer or ask.continues_last)
     check_len(sum(len(segment.text) for segment in segments), "messages")
     return ChatPrompt(tuple(tokenizer.encode_segments(segments)), tool_format)
 
 
-def _segments(template: ChatTemplate, ask: ChatAsk) -> tuple[list[TextSegment], ToolFormat]:
+def _segments(template: ChatTemplate, ask: ChatAsk, *, opens_answer: bool) -> tuple[list[TextSegment], ToolFormat]:
     messages = [_known_role(message, template) for message in ask.messages]
     if not messages:
         raise ApiError(400, "messages is empty: give at least one", param="messages")
@@ -53,13 +56,14 @@ def _segments(template: ChatTemplate, ask: ChatAsk) -> tuple[list[TextSegment], 
     if ask.continues_last:
         messages = messages[:-1]
     tool_format = template.tool_format or TOOL_FORMATS[DEFAULT_FORMAT]
-    if template.knows_tools and template.tool_format is None and ask.tools and ask.tool_choice != "none":
+    if template.knows_tools and template.tool_format is None and ask.callable_tools:
         raise ApiError(
             400, "the template of this model writes tool calls in a format that is not known here", param="tools"
         )
     if not template.knows_tools:
         messages = tell_of_tools(messages, [tool["function"] for tool in ask.tools], tool_format)
-    segments = template.segments(messages, tools=list(ask.tools) if ask.tools and template.knows_tools else None)
+    tools = list(ask.tools) if ask.tools and template.knows_tools else None
+    segments = template.segments(messages, opens_answer, tools)
     if continued:
         segments = [*segments, TextSegment(continued, is_template=False)]
     return segments, tool_format

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from ..errors import CLIENTS_FAULTS, ApiError, as_api_error
+from ..errors import ApiError, foreseen
 
 
 @contextmanager
@@ -23,8 +23,10 @@ def in_words_of(names: Mapping[str, str], messages_field: str | None) -> Iterato
     """
     try:
         yield
-    except (ApiError, *CLIENTS_FAULTS) as error:
-        refused = as_api_error(error, "?")
+    except Exception as error:
+        refused = foreseen(error)
+        if refused is None:
+            raise
         message, param = refused.message, refused.param
         for pattern, name in names.items():
             message = re.sub(pattern, name, message)

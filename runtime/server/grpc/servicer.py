@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from importlib.metadata import version
@@ -11,7 +10,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ..border import given_keys
+from ..border import given_keys, new_request_id
 from ..errors import ApiError, reported
 from ..native.generate_job import GenerateJob
 from ..service import EngineService
@@ -59,7 +58,7 @@ class RametServicer:
         return grpc.method_handlers_generic_handler(SERVICE, calls)
 
     async def generate(self, message: bytes, context: Context) -> pb.GenerateResponse:
-        request_id = _new_request_id()
+        request_id = new_request_id()
         try:
             fields = fields_of(_parsed(pb.GenerateRequest, message))
             job = GenerateJob(self._service, self._tenant(context), fields, request_id)
@@ -69,7 +68,7 @@ class RametServicer:
             await _refuse(context, error, request_id)
 
     async def generate_stream(self, message: bytes, context: Context) -> AsyncIterator[pb.GenerateChunk]:
-        request_id = _new_request_id()
+        request_id = new_request_id()
         try:
             fields = {**fields_of(_parsed(pb.GenerateRequest, message)), "stream": True}
             job = GenerateJob(self._service, self._tenant(context), fields, request_id)
@@ -83,7 +82,7 @@ class RametServicer:
             await _refuse(context, error, request_id)
 
     async def abort(self, message: bytes, context: Context) -> pb.AbortResponse:
-        request_id = _new_request_id()
+        request_id = new_request_id()
         try:
             tenant = self._tenant(context)
             request = _parsed(pb.AbortRequest, message)
@@ -95,7 +94,7 @@ class RametServicer:
             await _refuse(context, error, request_id)
 
     async def model_info(self, message: bytes, context: Context) -> pb.ModelInfoResponse:
-        request_id = _new_request_id()
+        request_id = new_request_id()
         try:
             self._tenant(context)
             _parsed(pb.ModelInfoRequest, message)
@@ -115,7 +114,7 @@ class RametServicer:
         try:
             _parsed(pb.HealthRequest, message)
         except ApiError as error:
-            await _refuse(context, error, _new_request_id())
+            await _refuse(context, error, new_request_id())
         is_well = self._service.engine_fault() is None
         return pb.HealthResponse(is_ready=is_well and not self._service.admission.is_draining)
 
@@ -123,10 +122,6 @@ class RametServicer:
         metadata = context.invocation_metadata() or ()
         texts = [(name, value) for name, value in metadata if isinstance(value, str)]
         return self._tenants.find(given_keys((name.encode(), value.encode("latin-1")) for name, value in texts))
-
-
-def _new_request_id() -> str:
-    return f"req-{secrets.token_hex(12)}"
 
 
 def _parsed(kind: type[M], message: bytes) -> M:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ...answer_stream import Answer, StreamedAnswers
 from ...errors import EngineStoppedError, InvalidRequestError, RequestAbortedError
-from ...generate_request import UNSUPPORTED, AskedText, GenerateAsk, check_flag, one_each, read_generate
+from ...generate_request import UNSUPPORTED, AskedText, GenerateAsk, one_each, read_generate
 from ...outputs import RequestOutput
 from ...request import Request
 from ...sglang_format import answers
@@ -19,36 +19,29 @@ from ..errors import ApiError, reported
 from ..live_requests import LiveRequests
 from ..service import EngineService
 from ..tenant import Tenant
+from .generate_outline import Fields, outline_of
 
-MAX_RID_CHARS = 256
 MAX_HEALABLE_CHARS = 64
-_CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices", "stop_regex")
 _OURS = frozenset({"rid", "priority", "cache_salt"})
 """What an offline engine has other ways for."""
 
 _NAMES = {r"\bmax_tokens\b": "max_new_tokens", r"^prompt_token_ids\b": "input_ids"}
 """What others call fields of ours."""
 
-Fields = Mapping[str, Any]
 T = TypeVar("T")
 
 
 class GenerateJob:
     """What a client has asked for.
 
-    Making one costs little, whatever was asked: only counts are looked at. `submit` has the rest done by a worker.
+    Making one costs little, whatever was asked: only its outline is looked at. `submit` has the rest done by a worker.
 
     Args:
         fields: of GenerateBody, by name; those that are None are left out or not.
         request_id: the one that the client is given, for failures.
 
-    Attributes:
-        is_streamed: answers are wanted as they come.
-        num_samples: over all prompts.
-
     Raises:
-        ApiError: there are more prompts or samples than the server takes, or a name is malformed.
-        InvalidRequestError: so is another field.
+        ApiError, InvalidRequestError: as `outline_of`.
     """
 
     def __init__(self, service: EngineService, tenant: Tenant, fields: Fields, request_id: str) -> None:
@@ -56,16 +49,18 @@ class GenerateJob:
         self._tenant = tenant
         self._request_id = request_id
         self._fields = {name: value for name, value in fields.items() if value is not None}
-        self.is_streamed = self._fields.get("stream", False)
-        check_flag("stream", self.is_streamed)
-        self._num_prompts = self._count_prompts()
-        params = one_each("sampling_params", self._fields.get("sampling_params"), self._num_prompts, Mapping | None)
-        self.num_samples = sum(self._count_samples(each or {}) for each in params)
-        if "logprob_start_len" not in self._fields:  # a prompt that is only scored has no other logprobs than its own
-            self._fields["logprob_start_len"] = [0 if _is_only_scored(each or {}) else -1 for each in params]
-        self._is_constrained = any(each and any(each.get(name) for name in _CONSTRAINTS) for each in params)
-        self._rids = self._read_rids()
+        self._outline = outline_of(self._fields, service.config)
         self._ask: GenerateAsk | None = None
+
+    @property
+    def is_streamed(self) -> bool:
+        """Answers are wanted as they come."""
+        return self._outline.is_streamed
+
+    @property
+    def num_samples(self) -> int:
+        """Over all prompts."""
+        return self._outline.num_samples
 
     async def submit(self) -> LiveRequests:
         """Queue it.
@@ -76,12 +71,12 @@ class GenerateJob:
         with in_words_of({**_NAMES, "^prompt$": "text" if "text" in self._fields else "input_ids"}, None):
             return await self._service.submit(
                 self._make,
-                self.num_samples,
+                self._outline.num_samples,
                 tenant=self._tenant.name,
-                is_streamed=self.is_streamed,
-                is_constrained=self._is_constrained,
+                is_streamed=self._outline.is_streamed,
+                is_constrained=self._outline.is_constrained,
                 is_joint=False,
-                name=self._rids,
+                name=self._outline.rids,
             )
 
     async def answer(self, live: LiveRequests, render: Callable[[Answer | list[Answer]], T]) -> T:
@@ -129,7 +124,7 @@ class GenerateJob:
             input_ids=fields.get("input_ids"),
             sampling_params=fields.get("sampling_params"),
             return_logprob=fields.get("return_logprob", False),
-            logprob_start_len=fields["logprob_start_len"],
+            logprob_start_len=fields.get("logprob_start_len", [0 if each else -1 for each in self._outline.are_scored]),
             top_logprobs_num=fields.get("top_logprobs_num", 0),
             return_text_in_logprobs=fields.get("return_text_in_logprobs", False),
             others={name: fields[name] for name in UNSUPPORTED if name in fields and name not in _OURS},
@@ -156,7 +151,8 @@ class GenerateJob:
         return [item.request for item in items]
 
     def _each(self, name: str, kind: type, default: object) -> list[Any]:
-        return one_each(name, self._fields.get(name, default), self._num_prompts, kind if default == 0 else kind | None)
+        kinds = kind if default == 0 else kind | None
+        return one_each(name, self._fields.get(name, default), self._outline.num_prompts, kinds)
 
     def _num_healable_tokens(self, token_ids: tuple[int, ...], num_chars: int) -> int:
         """How many tokens at the end of a prompt lie wholly in its last characters."""
@@ -172,43 +168,10 @@ class GenerateJob:
                 return count
         return min(num_chars, len(token_ids))
 
-    def _count_prompts(self) -> int:
-        text, ids = self._fields.get("text"), self._fields.get("input_ids")
-        if isinstance(text, list):
-            count = len(text)
-        else:
-            count = len(ids) if isinstance(ids, list) and ids and isinstance(ids[0], list) else 1
-        most = self._service.config.max_prompts
-        if count > most:
-            name = "text" if isinstance(text, list) else "input_ids"
-            raise ApiError(400, f"{name} has {count} prompts, and this server takes {most} at a time", param=name)
-        return count
-
-    def _count_samples(self, params: Fields) -> int:
-        """How many samples of one prompt. What is no number is refused later, with the reason."""
-        most = self._service.config.max_n
-        count = 1
-        for name in ("n", "best_of"):
-            value = params.get(name)
-            if isinstance(value, int) and value > most:
-                raise ApiError(400, f"{name}={value} is too many: this server takes at most {most}", param=name)
-            count = max(count, value) if isinstance(value, int) else count
-        return 1 if _is_only_scored(params) else count
-
-    def _read_rids(self) -> str | list[str] | None:
-        given = self._fields.get("rid")
-        if given is None:
-            return None
-        rids = [given] if isinstance(given, str) else one_each("rid", given, self._num_prompts, str)
-        for rid in rids:
-            if not 1 <= len(rid) <= MAX_RID_CHARS:
-                raise ApiError(400, f"rid={rid!r:.80} must have 1 to {MAX_RID_CHARS} characters", param="rid")
-        return given if isinstance(given, str) else rids
-
     def _raise_common(self, live: LiveRequests, output: RequestOutput) -> None:
         """A failure that is everybody's. Of several prompts one that fails has its own answer, as has one that its
         client has aborted."""
-        is_own = self._num_prompts > 1 or isinstance(output.error, RequestAbortedError)
+        is_own = self._outline.num_prompts > 1 or isinstance(output.error, RequestAbortedError)
         if live.failure is not None or isinstance(output.error, EngineStoppedError) or not is_own:
             live.raise_failure(output)
 
@@ -235,10 +198,10 @@ class GenerateJob:
 
     def _named(self, answer: Answer, idx: int) -> Answer:
         """With the id that its client has chosen."""
-        if self._rids is not None:
-            is_one = isinstance(self._rids, str)
-            suffix = f"_{idx}" if is_one and self._num_prompts > 1 else ""
-            answer["meta_info"]["id"] = f"{self._rids}{suffix}" if is_one else self._rids[idx]
+        rids = self._outline.rids
+        if rids is not None:
+            suffix = f"_{idx}" if self._outline.num_prompts > 1 else ""
+            answer["meta_info"]["id"] = rids + suffix if isinstance(rids, str) else rids[idx]
         return answer
 
     def _token_text(self, token_id: int) -> str:
@@ -246,10 +209,6 @@ class GenerateJob:
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
         return self._service.llm.tokenizer.decode(token_ids, skip_special_tokens=False, is_text_start=False)
-
-
-def _is_only_scored(params: Fields) -> bool:
-    return bool(params.get("max_new_tokens", 1) == 0)
 
 
 def _one_salt(salt: str | None, extra_key: str | None) -> str | None:

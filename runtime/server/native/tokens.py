@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -10,9 +11,13 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from ....sampling_params import SamplingParams
 from ...chat_template import TextSegment
 from ..body import Body
 from ..body_types import ListOf
+from ..chat.ask import ChatAsk, ToolChoice
+from ..chat.run import read_prompt
+from ..chat.tools import function_tool
 from ..dependencies import Caller, Service
 from ..errors import ApiError
 from ..json_route import JsonRoute
@@ -33,7 +38,7 @@ class Segment(BaseModel):
 
 
 class TokenizeBody(Body):
-    """Give one of `prompt`, `messages` and `segments`."""
+    """Give one of `prompt`, `messages` and `segments`. What goes with `messages` means what it does in a chat."""
 
     prompt: StrictStr | ListOf[StrictStr] | None = None
     add_special_tokens: StrictBool = True
@@ -41,6 +46,9 @@ class TokenizeBody(Body):
     messages: ListOf[dict[str, Any]] | None = None
     tools: ListOf[dict[str, Any]] | None = None
     add_generation_prompt: StrictBool = True
+    continue_final_message: StrictBool = False
+    chat_template: StrictStr | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     segments: ListOf[Segment] | None = None
     at_start: StrictBool = True
 
@@ -56,7 +64,7 @@ class DetokenizeBody(Body):
 
 @router.post("/tokenize")
 async def tokenize(body: TokenizeBody, http: HttpRequest, service: Service, tenant: Caller) -> Response:
-    """{"tokens", "count", "max_model_len"}.
+    """{"tokens", "count", "max_model_len"}: the tokens that the model would be given.
 
     Special tokens that a prompt spells become these tokens, as they do in `/v1/completions`; those that a message
     spells do not. Of several prompts `tokens` and `count` are lists.
@@ -73,18 +81,19 @@ async def detokenize(body: DetokenizeBody, http: HttpRequest, service: Service, 
     them, as vLLM does; and the bytes that the tokens spell, as hexadecimal digits. Lists for a list of lists."""
 
     def spelled() -> Info:
-        tokenizer = service.llm.tokenizer
-        vocab_size = tokenizer.vocab_size
-        lists = body.tokens if body.tokens and isinstance(body.tokens[0], list) else [body.tokens]
-        is_single = lists[0] is body.tokens
-        for token_ids in lists:
-            for token_id in token_ids:
-                if not 0 <= token_id < vocab_size:  # type: ignore[operator]
-                    raise ApiError(400, f"tokens has {token_id}, which is not in [0, {vocab_size})", param="tokens")
-        texts = [tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists]  # type: ignore[arg-type]
-        prompts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in lists]  # type: ignore[arg-type]
-        spelling = [b"".join(map(tokenizer.token_bytes, ids)).hex() for ids in lists]  # type: ignore[arg-type]
-        found: Info = {"text": texts, "prompt": prompts, "bytes": spelling}
+        tokenizer, vocab_size = service.llm.tokenizer, service.llm.tokenizer.vocab_size
+        lists = [given for given in body.tokens if isinstance(given, list)]
+        is_single = not lists
+        if is_single:
+            lists = [[given for given in body.tokens if isinstance(given, int)]]
+        for token_id in itertools.chain.from_iterable(lists):
+            if not 0 <= token_id < vocab_size:
+                raise ApiError(400, f"tokens has {token_id}, which is not in [0, {vocab_size})", param="tokens")
+        found: Info = {
+            "text": [tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists],
+            "prompt": [tokenizer.decode(ids, skip_special_tokens=False) for ids in lists],
+            "bytes": [b"".join(map(tokenizer.token_bytes, ids)).hex() for ids in lists],
+        }
         return {name: values[0] for name, values in found.items()} if is_single else found
 
     return await _worked_out(http, service, tenant, spelled)
@@ -121,15 +130,13 @@ async def _worked_out(http: HttpRequest, service: EngineService, tenant: Tenant,
 
 
 def _tokenized(service: EngineService, body: TokenizeBody) -> Info:
-    llm, tokenizer = service.llm, service.llm.tokenizer
+    tokenizer = service.llm.tokenizer
     if body.segments is not None:
         service.check_prompt_len(sum(len(segment.text) for segment in body.segments), "segments")
         segments = [TextSegment(segment.text, segment.is_template) for segment in body.segments]
         rows = [tokenizer.encode_segments(segments, is_text_start=body.at_start)]
     elif body.messages is not None:
-        conversation = tokenizer.chat_template.segments(body.messages, body.add_generation_prompt, body.tools)
-        service.check_prompt_len(sum(len(segment.text) for segment in conversation), "messages")
-        rows = [tokenizer.encode_segments(conversation)]
+        rows = [list(_chat_tokens(service, body, body.messages))]
     else:
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
         service.check_prompt_len(sum(map(len, texts)), "prompt")
@@ -139,4 +146,17 @@ def _tokenized(service: EngineService, body: TokenizeBody) -> Info:
         found["token_strs"] = [list(map(tokenizer.id_to_token, row)) for row in rows]
     if not isinstance(body.prompt, list):
         found = {name: values[0] for name, values in found.items()}
-    return {**found, "max_model_len": llm.max_context_len}
+    return {**found, "max_model_len": service.llm.max_context_len}
+
+
+def _chat_tokens(service: EngineService, body: TokenizeBody, messages: list[dict[str, Any]]) -> tuple[int, ...]:
+    ask = ChatAsk(
+        messages=messages,
+        sampling=SamplingParams(),
+        tools=[function_tool(idx, tool) for idx, tool in enumerate(body.tools or ())],
+        tool_choice=ToolChoice("none"),  # they are part of the prompt, whether calls of them can be read or not
+        continues_last=body.continue_final_message,
+        chat_template=body.chat_template,
+        template_options=body.chat_template_kwargs,
+    )
+    return read_prompt(service, ask, opens_answer=body.add_generation_prompt).token_ids

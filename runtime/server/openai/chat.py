@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from starlette.responses import Response
 
-from ...logprobs import Logprob
 from ...outputs import RequestOutput, TokenLogprobs
 from ...tokenizer import Tokenizer
-from ..chat.ask import ChatAsk, ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
+from ..chat.ask import ChatEnd, ChatMessage, SampleEnd, TextDelta, ToolCallBegin, ToolCallDelta
 from ..chat.run import ChatRun, start_chat
 from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..json_route import JsonRoute
-from ..json_text import finite
-from ..service import EngineService
 from ..streaming import DONE, EventStream, answer_unless_disconnected, event
-from ..tenant import Tenant
 from .answers import Heading, counts, end_of_error, extension, json_response, usage_body
 from .chat_request import ChatCompletionRequest
 from .models import check_model
+from .token_logprobs import token_logprobs
 
 router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"])
 
@@ -37,13 +34,17 @@ async def create_chat_completion(
     ask = await service.workers.call(caller.name, body.ask)
     tokenizer = service.llm.tokenizer
     answer_id = f"chatcmpl-{request_id.removeprefix('req-')}"
+
+    async def start() -> ChatRun:
+        with in_words_of(body.names(), None):
+            return await start_chat(service, caller, ask)
+
     if ask.is_streamed:
-        run = await _start(service, caller, ask, body)
-        stream = ChatStream(Heading(answer_id, "chat.completion.chunk", model), tokenizer, body, run)
-        return EventStream(stream.events(), end_of_error, request_id, run.abort)
+        stream = ChatStream(Heading(answer_id, "chat.completion.chunk", model), tokenizer, body)
+        return EventStream(stream.events(start), end_of_error, request_id)
 
     async def answer() -> Response:
-        async with await _start(service, caller, ask, body) as run:
+        async with await start() as run:
             messages, output = await run.messages()
 
         def written() -> Response:
@@ -56,11 +57,6 @@ async def create_chat_completion(
         return await service.workers.call(caller.name, written) if is_long else written()
 
     return await answer_unless_disconnected(http, answer())
-
-
-async def _start(service: EngineService, caller: Tenant, ask: ChatAsk, body: ChatCompletionRequest) -> ChatRun:
-    with in_words_of(body.names(), None):
-        return await start_chat(service, caller, ask)
 
 
 def _choice(
@@ -96,32 +92,22 @@ def _ending(end: SampleEnd, unenforced_tools: Sequence[str]) -> dict[str, Any]:
 def _logprobs(
     tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], body: ChatCompletionRequest
 ) -> dict[str, Any]:
-    num_top = body.top_logprobs or 0
-    listed = []
-    for token_id, entries in zip(token_ids, logprobs, strict=True):
-        top = sorted(((each.rank, token, each) for token, each in entries.items() if each.rank <= num_top))
-        own = _listed(tokenizer, token_id, entries[token_id])
-        listed.append({**own, "top_logprobs": [_listed(tokenizer, token, each) for _, token, each in top]})
-    return {"content": listed, "refusal": None}
-
-
-def _listed(tokenizer: Tokenizer, token_id: int, entry: Logprob) -> dict[str, Any]:
-    data = tokenizer.token_bytes(token_id)
-    return {"token": data.decode(errors="replace"), "logprob": finite(entry.logprob), "bytes": list(data)}
+    return {"content": token_logprobs(tokenizer, token_ids, logprobs, body.top_logprobs or 0), "refusal": None}
 
 
 class ChatStream:
     """Writes what a ChatRun says as OpenAI's chunks."""
 
-    def __init__(self, heading: Heading, tokenizer: Tokenizer, body: ChatCompletionRequest, run: ChatRun) -> None:
+    def __init__(self, heading: Heading, tokenizer: Tokenizer, body: ChatCompletionRequest) -> None:
         self._heading = heading
         self._tokenizer = tokenizer
         self._body = body
-        self._run = run
+        self._num_prompt_tokens = 0
         self._num_tokens = [0] * (body.n or 1)
 
-    async def events(self) -> AsyncIterator[bytes]:
-        async with self._run as run:
+    async def events(self, start: Callable[[], Awaitable[ChatRun]]) -> AsyncIterator[bytes]:
+        async with await start() as run:
+            self._num_prompt_tokens = len(run.prompt_token_ids)
             for index in range(self._body.n or 1):
                 yield self._chunk(index, {"role": "assistant", "content": ""})
             async for happened in run.events():
@@ -139,7 +125,7 @@ class ChatStream:
                         yield self._call(happened.index, happened.call_idx, call)
                     case SampleEnd():
                         self._num_tokens[happened.index] = happened.num_tokens
-                        yield self._chunk(happened.index, {}, **_ending(happened, self._run.unenforced_tools))
+                        yield self._chunk(happened.index, {}, **_ending(happened, run.unenforced_tools))
                     case ChatEnd():
                         if self._body.has_usage:
                             yield self._usage(happened.output)
@@ -160,7 +146,7 @@ class ChatStream:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
         usage: dict[str, Any] = {}
         if self._body.has_running_usage:
-            usage = {"usage": counts(len(self._run.prompt_token_ids), sum(self._num_tokens))}
+            usage = {"usage": counts(self._num_prompt_tokens, sum(self._num_tokens))}
         elif self._body.has_usage:
             usage = {"usage": None}
         return event(self._heading.body(choices=[choice], **usage))

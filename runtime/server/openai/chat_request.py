@@ -8,8 +8,10 @@ from pydantic import Field, WithJsonSchema
 
 from ..body_types import ListOf
 from ..chat.ask import ChatAsk
+from ..chat.tools import function_tool
 from ..errors import ApiError
 from .fields import MAX_LISTED_LOGPROBS, Mode, SharedFields
+from .tool_choice import tool_choice
 
 _CONTENT = {
     "anyOf": [
@@ -69,9 +71,8 @@ class ChatCompletionRequest(SharedFields):
         return ChatAsk(
             messages=self.messages,
             sampling=self.sampling(max_tokens=most, logprobs=num_top),
-            tools=[_tool(idx, tool) for idx, tool in enumerate(self.tools or ())],
-            tool_choice=_tool_choice(self.tool_choice, has_tools=bool(self.tools)),
-            parallel_tool_calls=self.parallel_tool_calls is not False,
+            tools=[function_tool(idx, tool) for idx, tool in enumerate(self.tools or ())],
+            tool_choice=tool_choice(self.tool_choice, is_nested=True, is_single=self.parallel_tool_calls is False),
             continues_last=bool(self.continue_final_message),
             chat_template=self.chat_template,
             template_options=self.chat_template_kwargs,
@@ -109,32 +110,3 @@ class ChatCompletionRequest(SharedFields):
                 "conversation yourself and use /v1/completions, or set continue_final_message=true",
                 param="add_generation_prompt",
             )
-
-
-def _tool(idx: int, tool: dict[str, Any]) -> dict[str, Any]:
-    kind = tool.get("type", "function")
-    if kind != "function":
-        raise ApiError(
-            400, f"tools[{idx}].type={kind!r:.80} is not supported: it must be 'function'", param=f"tools[{idx}].type"
-        )
-    return {"type": "function", "function": tool.get("function")}
-
-
-def _tool_choice(given: object, *, has_tools: bool) -> str:
-    """As ChatAsk has it."""
-    if given is None:
-        return "auto" if has_tools else "none"
-    if isinstance(given, str) and given in ("auto", "none", "required"):
-        return given
-    function = given.get("function") if isinstance(given, dict) and given.get("type") == "function" else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise ApiError(
-            400,
-            f"tool_choice={given!r:.80} must be 'auto', 'none', 'required' or "
-            "{'type': 'function', 'function': {'name': ...}}",
-            param="tool_choice",
-        )
-    if name in ("auto", "none", "required"):
-        raise ApiError(400, f"tool_choice: a tool cannot be called {name!r} here", param="tool_choice")
-    return name

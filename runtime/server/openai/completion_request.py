@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from ....sampling_params import SamplingParams
+from ...errors import InvalidRequestError
 from ...prompts import tokenize_prompt
 from ...request import Request
 from ...tokenizer import Tokenizer
@@ -92,8 +93,6 @@ class CompletionRequest(SharedFields):
             raise ApiError(
                 400, f"best_of={self.best_of} cannot be streamed: which is best shows at the end", param="best_of"
             )
-        if self.stream and self.echo and self.logprobs is not None:
-            raise ApiError(400, "echo with logprobs is not streamed: leave out one of the three", param="echo")
 
 
 def _prompts(given: object) -> list[str | list[int]]:
@@ -132,7 +131,7 @@ def completion_requests(
         where = "prompt" if len(ask.prompts) == 1 else f"prompt[{idx}]"
         try:
             text, token_ids = _tokenised(prompt, body, tokenizer)
-        except ValueError as error:
+        except InvalidRequestError as error:
             raise ApiError(400, f"{where}: {error}", param=where) from error
         request = Request(
             request_id=new_id(),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ..chat.ask import ChatAsk
+from ...outputs import TokenLogprobs
+from ..chat.ask import ChatAsk, ChatEnd
 from ..chat.run import ChatRun, start_chat
 from ..chat.turns import OpenAIMessage
 from ..chat.wording import in_words_of
@@ -23,20 +25,14 @@ from ..streaming import EventStream, answer_unless_disconnected
 from ..tenant import Tenant
 from .models import check_model
 from .responses_answer import Envelope, Json, answer_messages, message_items
-from .responses_ask import chat_ask, check_served
+from .responses_ask import NAMES, chat_ask, check_served
 from .responses_input import item_messages
 from .responses_schema import ResponsesBody
 from .responses_store import ResponseStore, StoredResponse
 from .responses_stream import ResponseEvents
+from .token_logprobs import token_logprobs
 
 router = APIRouter(route_class=JsonRoute, prefix="/v1/responses", tags=["openai"])
-_NAMES = {
-    r"tools\[(\d+)\]\.function": r"tools[\1]",
-    "response_format": "text.format",
-    r"^json_schema\b": "text.format.schema",
-    "max_tokens": "max_output_tokens",
-    "^prompt$": "input",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +49,53 @@ class _Turn:
     async def whole(self) -> bytes:
         async with await self._start() as run:
             (message,), output = await run.messages()
-        response = self.envelope.ended(message_items(message), message.end, output)
-        self._keep(response)
-        return to_json(response)
+
+        def written() -> tuple[bytes, StoredResponse | None]:
+            logprobs = self.list_logprobs(message.token_ids, message.logprobs or ())
+            response = self.envelope.ended(message_items(message, logprobs), message.end, output)
+            return to_json(response), self._stored(response)
+
+        content, stored = await self.service.workers.call(self.tenant.name, written)
+        self._keep(stored)
+        return content
 
     async def streamed(self, events: ResponseEvents) -> AsyncIterator[bytes]:
+        def last(happened: ChatEnd) -> tuple[list[bytes], StoredResponse | None]:
+            pieces = list(events.of(happened))
+            assert events.ended is not None
+            return pieces, self._stored(events.ended)
+
         async with await self._start() as run:
             for piece in events.start():
                 yield piece
             async for happened in run.events():
-                pieces = list(events.of(happened))
-                if events.ended is not None:  # before the client knows, who may go on from it at once
-                    self._keep(events.ended)
+                if isinstance(happened, ChatEnd):
+                    pieces, stored = await self.service.workers.call(self.tenant.name, partial(last, happened))
+                    self._keep(stored)  # before the client knows, who may go on from it at once
+                else:
+                    pieces = list(events.of(happened))
                 for piece in pieces:
                     yield piece
 
+    def list_logprobs(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Json]:
+        """Of tokens of the text; none if nobody has asked for them."""
+        num_top = self.envelope.body.num_logprobs
+        return [] if num_top is None else token_logprobs(self.service.llm.tokenizer, token_ids, logprobs, num_top)
+
     async def _start(self) -> ChatRun:
-        with in_words_of(_NAMES, "input"):
+        with in_words_of(NAMES, "input"):
             return await start_chat(self.service, self.tenant, self.ask)
 
-    def _keep(self, response: Json) -> None:
-        if self.envelope.is_stored:
-            messages = (*self.messages, *answer_messages(response["output"]))
-            num_bytes = len(to_json(response)) + len(to_json(messages))
-            self.store.put(self.tenant.namespace_id, StoredResponse(response, messages, num_bytes))
+    def _stored(self, response: Json) -> StoredResponse | None:
+        """What is kept of it, if it is. Writes down the whole conversation, to see how long it is: for a worker."""
+        if not self.envelope.is_stored:
+            return None
+        messages = (*self.messages, *answer_messages(response["output"]))
+        return StoredResponse(response, messages, len(to_json(response)) + len(to_json(messages)))
+
+    def _keep(self, stored: StoredResponse | None) -> None:
+        if stored is not None:
+            self.store.put(self.tenant.namespace_id, stored)
 
 
 @router.post("")
@@ -98,7 +117,7 @@ async def create_response(
 
     turn = await service.workers.call(tenant.name, understood)
     if body.stream:
-        events = ResponseEvents(envelope)
+        events = ResponseEvents(envelope, turn.list_logprobs)
         return EventStream(turn.streamed(events), events.error, request_id)
     return Response(await answer_unless_disconnected(http, turn.whole()), media_type="application/json")
 

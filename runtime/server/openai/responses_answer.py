@@ -61,6 +61,7 @@ class Envelope:
             "text": {"format": self._text_format()},
             "tool_choice": body.tool_choice or "auto",
             "tools": [tool.model_dump() for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": body.truncation or "disabled",
             "usage": usage,
@@ -86,14 +87,12 @@ class Envelope:
         return {"type": "text"} if given is None else given.model_dump(by_alias=True, exclude_none=True)
 
 
-def message_item(item_id: str, text: str | None, status: str) -> Json:
-    """None is a message without any part yet."""
-    content = [] if text is None else [text_part(text)]
-    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+def message_item(item_id: str, parts: list[Json], status: str) -> Json:
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
 
-def text_part(text: str) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def text_part(text: str, logprobs: list[Json]) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str) -> Json:
@@ -101,13 +100,17 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str
     return {**head, "call_id": call_id, "name": name, "arguments": arguments}
 
 
-def message_items(message: ChatMessage) -> list[Json]:
-    """The text first, if there is any, or nothing else; the last item is incomplete if it was cut off."""
+def message_items(message: ChatMessage, logprobs: list[Json]) -> list[Json]:
+    """The text first, if there is any, or nothing else; the last item is incomplete if it was cut off.
+
+    Args:
+        logprobs: of the text.
+    """
     items = [
         call_item(new_id("fc"), call.call_id, call.name, call.arguments, "completed") for call in message.tool_calls
     ]
     if message.content or not items:
-        items.insert(0, message_item(new_id("msg"), message.content, "completed"))
+        items.insert(0, message_item(new_id("msg"), [text_part(message.content, logprobs)], "completed"))
     if message.end.finish == "length":
         items[-1]["status"] = "incomplete"
     return items

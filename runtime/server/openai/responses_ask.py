@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..chat.ask import ChatAsk
-from ..chat.turns import OpenAIMessage
+from ..chat.turns import OpenAIMessage, joined_turns
 from ..errors import ApiError
-from .responses_input import joined_messages
 from .responses_schema import FunctionTool, ResponsesBody, TextFormat
+from .tool_choice import tool_choice
 
-_NAMES = {"max_tokens": "max_output_tokens", "json_schema": "text.format.schema"}
-_LOGPROBS = "message.output_text.logprobs"
+NAMES = {
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    "response_format": "text.format",
+    r"^json_schema\b": "text.format.schema",
+    "max_tokens": "max_output_tokens",
+    "^prompt$": "input",
+}
+"""For `in_words_of`: what a ChatAsk calls fields that have other names here."""
 _NOT_SERVED = {
-    "top_logprobs": "/v1/chat/completions tells logprobs",
     "background": "an answer is made while its client waits",
     "conversation": "conversations are not kept as such; go on from a previous_response_id",
     "prompt": "no prompts are kept here; write it into instructions and input",
@@ -29,9 +34,6 @@ def check_served(body: ResponsesBody) -> None:
     for name, instead in _NOT_SERVED.items():
         if getattr(body, name):
             raise ApiError(400, f"{name} is not served: {instead}", param=name)
-    if _LOGPROBS in (body.include or ()):
-        message = f"include={_LOGPROBS!r} is not served: {_NOT_SERVED['top_logprobs']}"
-        raise ApiError(400, message, param="include")
     if body.input is None or body.input == []:
         raise ApiError(400, "input is missing: give a text or a list of items", param="input")
 
@@ -45,29 +47,33 @@ def chat_ask(body: ResponsesBody, messages: Sequence[OpenAIMessage]) -> ChatAsk:
         ApiError: 400, something is asked for that is not served, or a value is wrong.
     """
     sampling = body.sampling_params(
-        _NAMES,
+        NAMES,
         max_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
+        logprobs=body.num_logprobs,
         json_schema=_schema(body.text.format if body.text else None),
     )
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    joined = joined_messages([*instructions, *messages])
+    joined = joined_turns([*instructions, *messages])
     if "tool_calls" in joined[-1]:
         raise ApiError(400, "the last of input calls a function: its function_call_output must follow", param="input")
-    tools = body.tools or []
-    return ChatAsk(
+    ask = ChatAsk(
         messages=joined,
         sampling=sampling,
-        tools=[_function(f"tools[{idx}]", tool) for idx, tool in enumerate(tools)],
-        tool_choice=_tool_choice(body.tool_choice, tools),
-        parallel_tool_calls=body.parallel_tool_calls is not False,
+        tools=[_function(f"tools[{idx}]", tool) for idx, tool in enumerate(body.tools or ())],
+        tool_choice=tool_choice(body.tool_choice, is_nested=False, is_single=body.parallel_tool_calls is False),
         template_options=body.chat_template_kwargs,
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
         rid=body.rid or None,
         is_streamed=bool(body.stream),
     )
+    if body.num_logprobs is not None and ask.callable_tools:  # whose tokens are no part of any text
+        param = "top_logprobs" if body.top_logprobs else "include"
+        message = f"{param}: logprobs are told of texts without calls; leave out tools, or take tool_choice='none'"
+        raise ApiError(400, message, param=param)
+    return ask
 
 
 def _schema(text_format: TextFormat | None) -> dict[str, Any] | None:
@@ -90,22 +96,3 @@ def _function(where: str, tool: FunctionTool) -> dict[str, Any]:
     parameters = tool.parameters or {"type": "object", "properties": {}}
     strict = {"strict": True} if tool.strict else {}
     return {"type": "function", "function": {"name": tool.name, **about, "parameters": parameters, **strict}}
-
-
-def _tool_choice(choice: str | dict[str, Any] | None, tools: Sequence[FunctionTool]) -> str:
-    if choice is None or choice in ("auto", "none"):
-        return str(choice or "auto")
-    if choice == "required":
-        if not tools:
-            raise ApiError(400, "tool_choice='required' needs tools", param="tool_choice")
-        return "required"
-    if isinstance(choice, str):
-        message = f"tool_choice={choice!r:.40} must be 'auto', 'none', 'required' or an object with type 'function'"
-        raise ApiError(400, message, param="tool_choice")
-    if choice.get("type") != "function":
-        message = f"tool_choice.type={choice.get('type')!r:.40} is not served: only 'function' is"
-        raise ApiError(400, message, param="tool_choice.type")
-    name = choice.get("name")
-    if not isinstance(name, str) or name not in {tool.name for tool in tools}:
-        raise ApiError(400, f"tool_choice.name={name!r:.80} is none of the tools", param="tool_choice.name")
-    return name

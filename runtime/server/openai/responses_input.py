@@ -9,22 +9,14 @@ reasoning                left out: it is another model's
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..chat.turns import OpenAIMessage, append_turn
+from ..chat.turns import OpenAIMessage
 from ..errors import ApiError
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
-
-
-def joined_messages(messages: Iterable[OpenAIMessage]) -> list[OpenAIMessage]:
-    """What belongs to one message as one: a text and the calls after it, several calls."""
-    joined: list[OpenAIMessage] = []
-    for message in messages:
-        append_turn(joined, message)
-    return joined
 
 
 def item_messages(given: str | Sequence[Mapping[str, Any]], before: Sequence[OpenAIMessage]) -> list[OpenAIMessage]:

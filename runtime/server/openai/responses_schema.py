@@ -31,6 +31,10 @@ Items = Annotated[
 Choice = Annotated[str | dict[str, Any], PlainValidator(_name_or_object, json_schema_input_type=str | dict[str, Any])]
 
 
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` has to have for them."""
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, protected_namespaces=())
 
@@ -78,8 +82,14 @@ class ResponsesBody(EngineFields):
     truncation: Literal["auto", "disabled"] | None = None
     metadata: DictOf[str] | None = None
     user: str | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: ListOf[str] | None = None
     background: bool | None = None
     conversation: Choice | None = None
     prompt: dict[str, Any] | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the most likely tokens are listed beside each; None if no logprobs are asked for."""
+        is_asked_for = bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if is_asked_for else None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from ramet import RequestOutput
-from ramet.runtime.outputs import RequestMetrics
 from ramet.runtime.server.anthropic.answer import Envelope, MessageEvents, message_body
 from ramet.runtime.server.chat.ask import (
     ChatEnd,
@@ -24,21 +21,9 @@ from ramet.runtime.server.chat.ask import (
 )
 from ramet.runtime.server.errors import ApiError
 
-OUTPUT = RequestOutput(
-    request_id="r",
-    prompt=None,
-    prompt_token_ids=list(range(20)),
-    prompt_logprobs=None,
-    outputs=[],
-    finished=True,
-    metrics=RequestMetrics(arrival_time=0.0),
-    num_cached_tokens=15,
-)
+from ..chat_turn import OUTPUT, end, parsed
+
 USAGE = {"input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 15, "output_tokens": 8}
-
-
-def end(finish: FinishLiteral = "stop", stop_reason: int | str | None = None) -> SampleEnd:
-    return SampleEnd(0, finish, stop_reason, None, 8)
 
 
 def whole(content: str, *calls: ToolCallMade, ended: SampleEnd | None = None, max_tokens: int = 8) -> dict[str, Any]:
@@ -51,14 +36,7 @@ def streamed(happened: Iterable[ChatEvent], max_tokens: int = 8) -> list[dict[st
     pieces = [events.start(20)]
     for one in happened:
         pieces += events.of(one)
-    return [parsed(piece) for piece in pieces]
-
-
-def parsed(piece: bytes) -> dict[str, Any]:
-    head, data = piece.decode().removesuffix("\n\n").split("\n")
-    value: dict[str, Any] = json.loads(data.removeprefix("data: "))
-    assert head == f"event: {value['type']}"
-    return value
+    return parsed(pieces)
 
 
 def test_a_message_of_text() -> None:
@@ -157,5 +135,5 @@ def test_a_prompt_that_is_only_to_be_cached_has_no_answer() -> None:
 
 
 def test_a_failure_is_an_event_of_its_own() -> None:
-    (piece,) = MessageEvents(Envelope("m", 8)).error(ApiError(503, "gone"))
-    assert parsed(piece) == {"type": "error", "error": {"type": "overloaded_error", "message": "gone"}}
+    (failure,) = parsed(MessageEvents(Envelope("m", 8)).error(ApiError(503, "gone")))
+    assert failure == {"type": "error", "error": {"type": "overloaded_error", "message": "gone"}}

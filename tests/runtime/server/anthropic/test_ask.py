@@ -8,7 +8,7 @@ import pytest
 
 from ramet.runtime.server.anthropic.ask import chat_ask, prompt_ask
 from ramet.runtime.server.anthropic.schema import CountTokensBody, MessagesBody
-from ramet.runtime.server.chat.ask import ChatAsk
+from ramet.runtime.server.chat.ask import ChatAsk, ToolChoice
 from ramet.runtime.server.errors import ApiError
 
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi."}]}
@@ -52,19 +52,28 @@ def test_a_strict_tool_stays_strict() -> None:
 def test_defaults_are_those_of_sampling_params() -> None:
     ask = ask_of()
     assert (ask.sampling.temperature, ask.sampling.stop, ask.sampling.json_schema) == (1.0, (), None)
-    assert (ask.tools, ask.tool_choice, ask.parallel_tool_calls, ask.is_streamed) == ([], "auto", True, False)
+    assert (ask.tools, ask.tool_choice, ask.is_streamed) == ([], ToolChoice(), False)
 
 
 def test_tools_are_in_openai_s_form() -> None:
     ask = ask_of(tools=[TOOL], tool_choice={"type": "tool", "name": "look", "disable_parallel_tool_use": True})
     function = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}
     assert ask.tools == [{"type": "function", "function": function}]
-    assert (ask.tool_choice, ask.parallel_tool_calls) == ("look", False)
+    assert ask.tool_choice == ToolChoice.of("look")
 
 
-@pytest.mark.parametrize(("kind", "choice"), [("auto", "auto"), ("any", "required"), ("none", "none")])
-def test_tool_choices(kind: str, choice: str) -> None:
-    assert ask_of(tools=[TOOL], tool_choice={"type": kind}).tool_choice == choice
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        ({"type": "auto"}, ToolChoice()),
+        ({"type": "any"}, ToolChoice("required")),
+        ({"type": "any", "disable_parallel_tool_use": True}, ToolChoice("required", is_single=True)),
+        ({"type": "none"}, ToolChoice("none")),
+        ({"type": "tool", "name": "any"}, ToolChoice("required", ("any",), is_single=True)),
+    ],
+)
+def test_tool_choices(given: dict[str, Any], choice: ToolChoice) -> None:
+    assert ask_of(tools=[TOOL], tool_choice=given).tool_choice == choice
 
 
 def test_a_schema_constrains_the_text() -> None:
@@ -85,7 +94,7 @@ def test_thinking_that_is_left_to_the_model_is_accepted(kind: str) -> None:
 def test_no_tokens_ask_for_the_prompt_alone() -> None:
     """With its tools, which belong to it, but with nothing that forces a call."""
     ask = ask_of(max_tokens=0, tools=[TOOL], tool_choice={"type": "any"})
-    assert (ask.sampling.max_tokens, ask.sampling.temperature, ask.tool_choice) == (1, 0.0, "auto")
+    assert (ask.sampling.max_tokens, ask.sampling.temperature, ask.tool_choice) == (1, 0.0, ToolChoice())
     assert len(ask.tools) == 1
 
 
@@ -116,8 +125,7 @@ def test_tokens_are_counted_of_the_same_prompt() -> None:
         ({"tools": [{"type": "mcp_toolset"}]}, "tools[0].type"),
         ({"tools": [TOOL, {"name": "x"}]}, "tools[1].input_schema"),
         ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice.name"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
         (
             {

@@ -9,7 +9,6 @@ import pytest
 
 from ramet.runtime.server.anthropic.conversation import openai_messages
 from ramet.runtime.server.anthropic.schema import Message
-from ramet.runtime.server.chat.turns import append_turn
 from ramet.runtime.server.errors import ApiError
 
 
@@ -77,13 +76,6 @@ def test_messages_of_one_role_become_one() -> None:
     assert messages[0]["content"] == "a\nb"
     assert messages[1]["content"] == "c"
     assert [call["id"] for call in messages[1]["tool_calls"]] == ["toolu_1", "toolu_2"]
-
-
-def test_joining_turns_changes_no_message_that_others_hold() -> None:
-    first = {"role": "user", "content": "a"}
-    turns = [first]
-    append_turn(turns, {"role": "user", "content": "b"})
-    assert (first, turns) == ({"role": "user", "content": "a"}, [{"role": "user", "content": "a\nb"}])
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_what_a_client_should_do_stays() -> None:
     assert (caught.value.status, caught.value.code, caught.value.retry_after_s) == (429, "server_full", 3.0)
 
 
-def test_bugs_stay_bugs() -> None:
-    with pytest.raises(KeyError), in_words_of(NAMES, "input"):
-        raise KeyError("x")
+@pytest.mark.parametrize("kind", [KeyError, ValueError])
+def test_bugs_stay_bugs(kind: type[Exception]) -> None:
+    with pytest.raises(kind), in_words_of(NAMES, "input"):
+        raise kind("x")

@@ -47,6 +47,47 @@ def test_messages_and_segments_are_tokenised(http: httpx2.Client, smollm2: LLM) 
     assert found["tokens"] == tokenizer.encode_segments(pieces, is_text_start=False)
 
 
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+ASKED = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Look!"}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tools": [TOOL]},
+        {
+            "tools": [TOOL],
+            "messages": [
+                *ASKED,
+                {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "c1", "content": "Sunny."},
+            ],
+        },
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {
+            "messages": [*ASKED, {"role": "assistant", "content": "I see"}],
+            "continue_final_message": True,
+            "add_generation_prompt": False,
+        },
+    ],
+    ids=["plain", "tools", "calls", "options", "continued"],
+)
+def test_messages_are_tokenised_as_a_chat_does(http: httpx2.Client, fields: dict[str, Any]) -> None:
+    """Also with tools that the template of the bundled model does not know."""
+    asked = {"messages": ASKED, **fields}
+    chat = post(http, "/v1/chat/completions", **asked, max_tokens=1, return_token_ids=True)
+    assert post(http, "/tokenize", **asked)["tokens"] == chat["prompt_token_ids"]
+
+
+def test_templates_are_taken_from_requests_only_where_they_are_allowed(http: httpx2.Client, serve: Serve) -> None:
+    asked = {"messages": [{"role": "user", "content": "x"}], "chat_template": "{{ messages[0].content }}"}
+    assert "--allow-request-template" in post(http, "/tokenize", 400, **asked)["error"]["message"]
+    with httpx2.Client(base_url=serve(allow_request_template=True).url) as open_http:
+        assert post(open_http, "/tokenize", **asked)["count"] == 1
+
+
 def test_tokens_become_text_again(http: httpx2.Client, smollm2: LLM) -> None:
     text = "Hi 🙂<|im_end|>"
     ids = post(http, "/tokenize", prompt=text)["tokens"]
@@ -69,6 +110,8 @@ def test_tokens_become_text_again(http: httpx2.Client, smollm2: LLM) -> None:
         ("/tokenize", {"messages": [{"role": "user"}]}, "content"),
         ("/tokenize", {"messages": [{"content": "x"}]}, "role"),
         ("/tokenize", {"messages": [{"role": 3, "content": "x"}]}, "role"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools[0].function.name"),
+        ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"segments": [{"text": 3}]}, "segments[0].text"),
         ("/tokenize", {"prompt": "a", "add_special_tokens": "no"}, "add_special_tokens"),
         ("/detokenize", {}, "tokens"),

@@ -306,6 +306,13 @@ def test_json_that_cannot_end_in_time_is_cut_off_and_says_so(http: httpx2.Client
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "messages[0].content[0]",
         ),
+        (
+            {
+                "messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {}}]}, *QUESTION],
+                "tools": [NOOP],
+            },
+            "messages[0].content[0]",
+        ),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),

@@ -178,8 +178,8 @@ def test_the_token_that_scores_a_prompt_is_no_token_of_its_answer(http: httpx2.C
     (whole,) = post(http, **fields).json()["choices"]
     assert (whole["text"], whole["token_ids"]) == (PROMPT, [])
     assert len(whole["prompt_token_ids"]) > 1
-    _, last = chunks_of(post(http, **fields, stream=True))
-    assert last["choices"][0]["token_ids"] == []
+    (chunk,) = chunks_of(post(http, **fields, stream=True))
+    assert chunk["choices"] == [whole]
 
 
 def test_the_lists_of_a_stream_are_those_of_a_whole_answer(http: httpx2.Client) -> None:
@@ -194,6 +194,17 @@ def test_the_lists_of_a_stream_are_those_of_a_whole_answer(http: httpx2.Client) 
     for token, value, top in zip(merged["tokens"], merged["token_logprobs"], merged["top_logprobs"], strict=True):
         assert math.isfinite(value)
         assert value in top.values(), token
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 6])
+def test_a_streamed_echo_has_its_logprobs(http: httpx2.Client, max_tokens: int) -> None:
+    fields = {"prompt": [PROMPT, OTHER], "n": 2, "echo": True, "logprobs": 2, "max_tokens": max_tokens, "seed": 3}
+    whole = post(http, **fields).json()
+    *chunks, last = chunks_of(post(http, **fields, stream=True, stream_options={"include_usage": True}))
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert sorted(choices, key=lambda choice: choice["index"]) == whole["choices"]
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
 
 
 def test_tokens_may_be_shown_as_ids(http: httpx2.Client) -> None:
@@ -271,7 +282,6 @@ def test_json_ends_within_its_budget(http: httpx2.Client) -> None:
         ({"best_of": 2, "stream": True, "temperature": 1}, "best_of"),
         ({"logprobs": 1000}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
-        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"stop_token_ids": [10**9]}, "stop_token_ids"),

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from ramet import RequestOutput
-from ramet.runtime.outputs import RequestMetrics
+from ramet.runtime.logprobs import Logprob
+from ramet.runtime.outputs import TokenLogprobs
 from ramet.runtime.server.chat.ask import (
     ChatEnd,
     ChatEvent,
     ChatMessage,
     FinishLiteral,
-    SampleEnd,
     TextDelta,
     ToolCallBegin,
     ToolCallDelta,
     ToolCallMade,
 )
 from ramet.runtime.server.errors import ApiError
-from ramet.runtime.server.openai.responses_answer import Envelope, answer_messages, message_items
+from ramet.runtime.server.openai.responses_answer import Envelope, Json, answer_messages, message_items
 from ramet.runtime.server.openai.responses_schema import ResponsesBody
 from ramet.runtime.server.openai.responses_stream import ResponseEvents
 
-OUTPUT = RequestOutput(
-    request_id="r",
-    prompt=None,
-    prompt_token_ids=list(range(20)),
-    prompt_logprobs=None,
-    outputs=[],
-    finished=True,
-    metrics=RequestMetrics(arrival_time=0.0),
-    num_cached_tokens=15,
-)
+from ..chat_turn import OUTPUT, end, parsed
+
 TURN: list[ChatEvent] = [
     TextDelta(0, "Let"),
     TextDelta(0, " me."),
@@ -45,25 +35,16 @@ TURN: list[ChatEvent] = [
 ]
 
 
-def end(finish: FinishLiteral = "stop") -> SampleEnd:
-    return SampleEnd(0, finish, None, None, 8)
-
-
 def envelope(**fields: Any) -> Envelope:
     return Envelope(ResponsesBody.model_validate({"input": "Hi."} | fields), "m", is_stored=True)
 
 
-def parsed(pieces: Iterable[bytes]) -> list[dict[str, Any]]:
-    values = []
-    for piece in pieces:
-        head, data = piece.decode().removesuffix("\n\n").split("\n")
-        values.append(json.loads(data.removeprefix("data: ")))
-        assert head == f"event: {values[-1]['type']}"
-    return values
+def listed(token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Json]:
+    return [{"token": token_id} for token_id, _ in zip(token_ids, logprobs, strict=False)]
 
 
 def streamed(*happened: ChatEvent) -> list[dict[str, Any]]:
-    events = ResponseEvents(envelope())
+    events = ResponseEvents(envelope(), listed)
     pieces = list(events.start())
     for one in happened:
         pieces += events.of(one)
@@ -105,7 +86,7 @@ def test_a_stream_of_text_and_a_call() -> None:
 @pytest.mark.parametrize("finish", ["stop", "length", "tool_calls"])
 def test_streamed_and_whole_are_the_same(finish: FinishLiteral) -> None:
     message = ChatMessage(0, "Let me.", (ToolCallMade("c1", "look", '{"a": 1}'),), end(finish), (), None)
-    whole = envelope().ended(message_items(message), message.end, OUTPUT)
+    whole = envelope().ended(message_items(message, []), message.end, OUTPUT)
     last = streamed(*TURN, end(finish), ChatEnd(OUTPUT))[-1]
     assert last["type"] == f"response.{whole['status']}"
     for key in whole.keys() - {"id", "created_at", "output"}:
@@ -115,7 +96,7 @@ def test_streamed_and_whole_are_the_same(finish: FinishLiteral) -> None:
 
 def test_what_was_cut_off_is_incomplete() -> None:
     message = ChatMessage(0, "Let", (), end("length"), (), None)
-    response = envelope().ended(message_items(message), message.end, OUTPUT)
+    response = envelope().ended(message_items(message, []), message.end, OUTPUT)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert response["output"][0]["status"] == "incomplete"
 
@@ -132,7 +113,7 @@ def test_usage() -> None:
 
 def test_an_empty_answer_has_one_empty_text() -> None:
     (item,) = streamed(end(), ChatEnd(OUTPUT))[-1]["response"]["output"]
-    (whole,) = message_items(ChatMessage(0, "", (), end(), (), None))
+    (whole,) = message_items(ChatMessage(0, "", (), end(), (), None), [])
     assert without_ids(item) == without_ids(whole)
     assert whole["content"][0]["text"] == ""
 
@@ -146,8 +127,21 @@ def test_what_was_asked_is_repeated() -> None:
     assert (response["temperature"], response["top_p"], response["tool_choice"]) == (1.0, 1.0, "auto")
 
 
+def test_logprobs_stand_beside_the_text_that_they_are_of() -> None:
+    """A token whose text is never shown has its own, in a delta without text."""
+    one = ({0: Logprob(-0.5, 1, "x")},)
+    deltas = [TextDelta(0, "", (7,), one), TextDelta(0, "Let", (8,), one), TextDelta(0, "", (9,), one)]
+    events = streamed(*deltas, end(), ChatEnd(OUTPUT))
+    told = [(event["delta"], event["logprobs"]) for event in events if event["type"] == "response.output_text.delta"]
+    assert told == [("", [{"token": 7}]), ("Let", [{"token": 8}]), ("", [{"token": 9}])]
+    all_of_it = [{"token": 7}, {"token": 8}, {"token": 9}]
+    (done,) = (event for event in events if event["type"] == "response.output_text.done")
+    assert (done["text"], done["logprobs"]) == ("Let", all_of_it)
+    assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == all_of_it
+
+
 def test_a_failure_tells_what_there_was() -> None:
-    events = ResponseEvents(envelope())
+    events = ResponseEvents(envelope(), listed)
     list(events.start())
     list(events.of(TextDelta(0, "Let")))
     (failed,) = parsed(events.error(ApiError(500, "broken")))
@@ -158,7 +152,7 @@ def test_a_failure_tells_what_there_was() -> None:
 
 def test_answers_become_messages_of_the_turns_that_follow() -> None:
     calls = (ToolCallMade("c1", "look", "{}"), ToolCallMade("c2", "look", '{"a'))
-    messages = answer_messages(message_items(ChatMessage(0, "Let me.", calls, end("length"), (), None)))
+    messages = answer_messages(message_items(ChatMessage(0, "Let me.", calls, end("length"), (), None), []))
     assert messages == [
         {"role": "assistant", "content": "Let me."},
         {

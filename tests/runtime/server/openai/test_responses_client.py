@@ -107,6 +107,43 @@ def test_an_incomplete_stream_ends_with_its_event(client: openai.OpenAI) -> None
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
+def test_logprobs_are_those_of_a_chat(client: openai.OpenAI) -> None:
+    wanted: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    chat = client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": QUESTION}],
+        max_tokens=16,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    assert chat.choices[0].logprobs is not None
+    expected = [entry.model_dump() for entry in chat.choices[0].logprobs.content or ()]
+    response = ask(client, **wanted)
+    assert response.top_logprobs == 2
+    assert text_part(response).logprobs is not None
+    assert [entry.model_dump() for entry in text_part(response).logprobs or ()] == expected
+    with client.responses.stream(
+        model="smollm2", input=QUESTION, max_output_tokens=16, temperature=0.0, **wanted
+    ) as stream:
+        deltas = [event for event in stream if event.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert [entry.token for delta in deltas for entry in delta.logprobs] == [entry["token"] for entry in expected]
+    assert [entry.model_dump() for entry in text_part(final).logprobs or ()] == expected
+
+
+def test_without_being_asked_for_there_are_no_logprobs(client: openai.OpenAI) -> None:
+    assert text_part(ask(client)).logprobs == []
+
+
+def text_part(response: openai.types.responses.Response) -> openai.types.responses.ResponseOutputText:
+    (item,) = response.output
+    assert item.type == "message"
+    (part,) = item.content
+    assert part.type == "output_text"
+    return part
+
+
 def test_output_of_a_type(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "smollm2", "input": "Name a pet.", "temperature": 0.0, "max_output_tokens": 60}
     parsed = client.responses.parse(text_format=Animal, **fields)
@@ -229,6 +266,7 @@ def test_async_clients(server: BackgroundServer, client: openai.OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
         ({"background": True}, "background"),
+        ({"top_logprobs": 21}, "top_logprobs"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ],
 )

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ramet.runtime.server.chat.ask import ChatAsk
+from ramet.runtime.server.chat.turns import joined_turns
 from ramet.runtime.server.errors import ApiError
 from ramet.runtime.server.openai.responses_ask import chat_ask, check_served
-from ramet.runtime.server.openai.responses_input import item_messages, joined_messages
+from ramet.runtime.server.openai.responses_input import item_messages
 from ramet.runtime.server.openai.responses_schema import ResponsesBody
 
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"a": 1}'}
@@ -50,7 +51,7 @@ def test_a_text_and_its_calls_are_one_message() -> None:
         {"type": "function_call_output", "call_id": "c2", "output": [part("two")]},
         {"type": "function_call_output", "call_id": "c1", "output": "one"},
     ]
-    assert joined_messages(item_messages(items, ())) == [
+    assert joined_turns(item_messages(items, ())) == [
         {"role": "assistant", "content": "Wait.", "tool_calls": [MADE, MADE | {"id": "c2"}]},
         {"role": "tool", "tool_call_id": "c2", "name": "look", "content": "two"},
         {"role": "tool", "tool_call_id": "c1", "name": "look", "content": "one"},
@@ -103,7 +104,7 @@ def test_sampling_fields() -> None:
     )
     sampling = ask.sampling
     assert (sampling.max_tokens, sampling.min_tokens, sampling.temperature, sampling.top_p) == (50, 40, 0.0, 0.5)
-    assert (ask.cache_salt, ask.is_streamed, ask.parallel_tool_calls) == ("mine", True, False)
+    assert (ask.cache_salt, ask.is_streamed, ask.tool_choice.is_single) == ("mine", True, True)
     assert ask.messages == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}]
 
 
@@ -111,16 +112,25 @@ def test_without_a_limit_the_context_is_the_limit() -> None:
     assert ask_of(min_tokens=40).sampling.max_tokens is None
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [(None, "auto"), ("none", "none"), ("required", "required"), ({"type": "function", "name": "look"}, "look")],
-)
-def test_tools(choice: Any, expected: str) -> None:
-    ask = ask_of(tools=[TOOL], tool_choice=choice)
-    assert ask.tools == [
+def test_tools_are_in_the_form_of_a_chat() -> None:
+    assert ask_of(tools=[TOOL]).tools == [
         {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}, "strict": True}}
     ]
-    assert ask.tool_choice == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_top"),
+    [
+        ({}, None),
+        ({"top_logprobs": 0}, None),
+        ({"top_logprobs": 3}, 3),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 2}, 2),
+        ({"top_logprobs": 2, "tools": [TOOL], "tool_choice": "none"}, 2),
+    ],
+)
+def test_logprobs(fields: dict[str, Any], num_top: int | None) -> None:
+    assert ask_of(**fields).sampling.logprobs == num_top
 
 
 @pytest.mark.parametrize(
@@ -142,18 +152,15 @@ def test_formats(text_format: dict[str, Any], schema: str | None) -> None:
         ({"input": []}, "input"),
         ({"input": [CALL]}, "input"),
         ({"background": True}, "background"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"include": ["file_search_call.results", "message.output_text.logprobs"]}, "include"),
+        ({"tools": [TOOL], "top_logprobs": 3}, "top_logprobs"),
+        ({"tools": [TOOL], "include": ["file_search_call.results", "message.output_text.logprobs"]}, "include"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"temperature": 1e9}, "temperature"),
         ({"max_output_tokens": 5, "min_tokens": 6}, "min_tokens"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
-        ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "look"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice.name"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
     ],
 )
