@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import ipaddress
 import logging
 import os
 import sys
@@ -170,41 +169,31 @@ def _load(args: argparse.Namespace) -> LLM:
 
 
 def _announce(llm: LLM, config: ServerConfig, url: str, grpc_port: int | None) -> None:
-    keys = len(config.api_keys) + len(config.admin_api_keys)
+    from ..runtime.server.listener import client_address
+    from ..runtime.server.origins import is_loopback
+
+    num_keys = len(config.api_keys) + len(config.admin_api_keys)
     snapshot = llm.cache_snapshot()
     cache = snapshot.num_blocks * snapshot.block_size
     lines = [
         f"ramet serves {', '.join(config.served_model_names or (llm.model_name,))} at {url}",
         f"  context {llm.max_context_len:,} tokens, cache {cache:,} tokens, {llm.kernels_name} kernels",
-        f"  {keys} API key{'s' if keys > 1 else ''} known" if keys else "  no API key needed",
+        f"  {num_keys} API key{'s' if num_keys > 1 else ''} known" if num_keys else "  no API key needed",
         f"  page {url}/   endpoints {url}/docs   OpenAI clients: base_url={url}/v1",
     ]
     if grpc_port is not None:
-        lines.append(f"  gRPC at {_in_url(config.host)}:{grpc_port}")
+        lines.append(f"  gRPC at {client_address(config.host, grpc_port)}")
     if llm.config.prefix_cache_dir is not None:
         disk = llm.metrics().tiers.get("disk")
         found = disk.num_held_blocks * snapshot.block_size if disk is not None else 0
         lines.append(f"  prefixes are kept in {llm.config.prefix_cache_dir}, where {found:,} tokens were found")
     print("\n".join(lines), flush=True)
-    if not keys and not _is_loopback(config.host):
+    if not num_keys and not is_loopback(config.host):
         print(
             f"ramet: warning: everybody who reaches {config.host} may use this server: give it an --api-key",
             file=sys.stderr,
             flush=True,
         )
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _set_up_logging(args: argparse.Namespace) -> None:

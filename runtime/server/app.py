@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from .answer_log import AnswerLog
 from .anthropic.messages import router as messages_router
-from .bodies import BodyRefusedError
 from .border import Border, error_response, is_public
 from .document import Document
 from .errors import ApiError
@@ -123,18 +122,17 @@ async def _on_invalid_parameter(http: Request, error: Exception) -> Response:
 
 
 async def _on_http_error(http: Request, error: Exception) -> Response:
-    """There is no such route, or not by this method; or the body is not taken."""
+    """There is no such route, or not by this method."""
     assert isinstance(error, HTTPException)
-    if isinstance(error, BodyRefusedError):
-        return error_response(http.url.path, error.failure, http.state.request_id)
-    what = {404: f"there is no {http.url.path} here", 405: f"{http.url.path} is not used with {http.method}"}
+    path = http.url.path
+    what = {404: f"there is no {path:.100} here", 405: f"{path:.100} is not used with {http.method:.20}"}
     message = what.get(error.status_code, str(error.detail))
-    return error_response(http.url.path, ApiError(error.status_code, message), http.state.request_id)
+    return error_response(path, ApiError(error.status_code, message))
 
 
 async def _on_api_error(http: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(http.url.path, error, http.state.request_id)
+    return error_response(http.url.path, error)
 
 
 def _version() -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ...json_depth import MAX_JSON_DEPTH, is_too_deep
-from .errors import ApiError
+from ...json_depth import is_too_deep
+from .errors import too_deep
 
 
 class Body(BaseModel):
@@ -22,9 +22,5 @@ class Body(BaseModel):
         """
         for name, value in given.items() if isinstance(given, dict) else ():
             if is_too_deep(value):
-                raise ApiError(
-                    400,
-                    f"{name:.80} is nested too deeply: lists and objects may be in each other {MAX_JSON_DEPTH} times",
-                    param=f"{name:.80}",
-                )
+                raise too_deep(f"{name:.80}", param=f"{name:.80}")
         return given

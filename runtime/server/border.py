@@ -1,7 +1,8 @@
 """The border of the server: what every request passes before a route sees it. Pure ASGI.
 
-In this order: an id for the request, a boundary for errors, the size of the headers, the host that was asked for, the
-API key, the size of the body. Nothing is allocated for a request that is turned away here.
+In this order: an id for the request, a boundary for errors, the host that was asked for, the API key, the size of the
+body. Nothing is allocated for a request that is turned away here. How large the head of a request may be is the affair
+of whatever speaks HTTP, such as `protocol.py`: here it is in memory already.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .bodies import Bodies
+from .body_budget import BodyBudget
 from .config import ServerConfig
 from .errors import ApiError, error_body, reported
 from .json_text import to_json
 from .origins import HostCheck
-from .streaming import ClientDisconnectedError
-from .tenant import Tenants
+from .tenant import Tenant, Tenants
 
 PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """They hold nothing that belongs to anybody, and are open without a key."""
@@ -28,8 +29,6 @@ ADMIN_PREFIXES = ("/live/",)
 """They act on, or tell of, what belongs to others."""
 CHANGED_BY_GET = frozenset({"/start_profile", "/stop_profile"})
 """SGLang's frontend asks so for what is not only looking."""
-REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
-"""Where OpenAI's clients look for it, and where Anthropic's do."""
 
 
 def is_public(path: str) -> bool:
@@ -37,8 +36,9 @@ def is_public(path: str) -> bool:
     return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES)
 
 
-def error_response(path: str, error: ApiError, request_id: str) -> Response:
-    headers = {"x-request-id": request_id}
+def error_response(path: str, error: ApiError) -> Response:
+    """In the form that clients of this path know, without the id of the request."""
+    headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     if error.status == 401:
@@ -50,15 +50,19 @@ def new_request_id() -> str:
     return f"req-{secrets.token_hex(12)}"
 
 
+def id_headers(request_id: str) -> list[tuple[bytes, bytes]]:
+    """Where OpenAI's clients look for it, and where Anthropic's do."""
+    return [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
+
+
 class Border:
     """Wraps the application. Sets `scope["state"]["request_id"]` and `["tenant"]`."""
 
     def __init__(self, app: ASGIApp, config: ServerConfig, tenants: Tenants) -> None:
         self._app = app
-        self._config = config
         self._tenants = tenants
         self._hosts = HostCheck(config)
-        self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
+        self._budget = BodyBudget(config.max_body_bytes, config.max_total_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,43 +76,40 @@ class Border:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                headers = [pair for pair in message.get("headers", ()) if pair[0] not in REQUEST_ID_HEADERS]
-                ids = [(name, request_id.encode()) for name in REQUEST_ID_HEADERS]
-                message = {**message, "headers": [*headers, *ids]}
+                message = {**message, "headers": [*message.get("headers", ()), *id_headers(request_id)]}
             await send(message)
 
-        body = self._bodies.open()
+        body = self._budget.open()
         try:
-            self._check_headers(scope)
-            method = "POST" if scope["path"] in CHANGED_BY_GET else scope["method"]
-            self._hosts.check(method, scope["headers"])
+            self._hosts.check(scope["headers"], is_only_looking=_is_only_looking(scope))
             state["tenant"] = self._tenant(scope)
-            self._bodies.check_len(dict(scope["headers"]).get(b"content-length", b"0"))
+            announced = dict(scope["headers"]).get(b"content-length", b"")
+            if announced.isdigit():
+                self._budget.check_len(int(announced))
             await self._app(scope, body.counted(receive), send_with_id)
-        except ClientDisconnectedError:
+        except ClientDisconnect:  # in the middle of its body, or of what is made for it
             return None
         except Exception as error:
             failure = reported(error, request_id)
             if is_started:  # too late to say it: the connection is cut, which the client sees
                 raise
-            await error_response(scope["path"], failure, request_id)(scope, receive, send_with_id)
+            await error_response(scope["path"], failure)(scope, receive, send_with_id)
         finally:
             body.free()
         return None
 
-    def _check_headers(self, scope: Scope) -> None:
-        most = self._config.max_header_bytes
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
-            raise ApiError(431, f"the headers have more than {most} bytes, the limit of this server")
-
-    def _tenant(self, scope: Scope) -> object:
+    def _tenant(self, scope: Scope) -> Tenant | None:
         path = scope["path"]
         if is_public(path) or scope["method"] == "OPTIONS":
             return None
         tenant = self._tenants.find(given_keys(scope["headers"]))
         if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
-            raise ApiError(403, f"{path} is for admin keys only: it tells of all tenants", code="not_admin")
+            raise ApiError(403, f"{path:.100} is for admin keys only: it tells of all tenants", code="not_admin")
         return tenant
+
+
+def _is_only_looking(scope: Scope) -> bool:
+    return scope["method"] in ("GET", "HEAD", "OPTIONS") and scope["path"] not in CHANGED_BY_GET
 
 
 def given_keys(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:

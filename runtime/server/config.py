@@ -24,8 +24,9 @@ class ServerConfig:
             the only one of `api_keys`, or to everybody if there are none; of several keys none has it.
         served_model_names: what clients may call the model; the first is what it answers by. () is the name that it
             was loaded by.
-        max_body_bytes, max_header_bytes: of one HTTP request; larger ones get 413 and 431. Nothing else runs while a
-            body is read as JSON: 8 MiB of token ids take a quarter of a second.
+        max_body_bytes: of one HTTP request; larger ones get 413. Nothing else runs while a body is read as JSON: 8 MiB
+            of token ids take a quarter of a second.
+        max_header_bytes: of one HTTP request, its first line included; larger ones get 431.
         max_total_body_bytes: of all HTTP requests that are not answered yet; more get 429. What is made of a body takes
             many times its size, so this bounds the server's memory.
         max_n: samples of one request, `n` and `best_of` alike.
@@ -93,9 +94,9 @@ class ServerConfig:
             if "" in values:
                 raise InvalidConfigError(f"{name} has an empty text: leave it out")
         object.__setattr__(self, "allowed_origins", tuple(map(_as_browsers_send, self.allowed_origins)))
-        for name in (
-            *("max_body_bytes", "max_header_bytes", "max_total_body_bytes", "max_n", "max_prompts", "max_connections"),
-        ):
+        for name in ("max_body_bytes", "max_header_bytes", "max_total_body_bytes"):
+            _check_count(name, getattr(self, name), 1)
+        for name in ("max_n", "max_prompts", "max_connections"):
             _check_count(name, getattr(self, name), 1)
         named_keys(self.api_keys, self.admin_api_keys)  # raises
         if self.max_prompt_chars is not None:

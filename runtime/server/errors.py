@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...chat_message import ChatTemplateError
+from ...grammar_spec import InvalidGrammarSpecError
+from ...json_depth import MAX_JSON_DEPTH
 from ...sampling_params import InvalidSamplingParamsError
 from ..errors import EngineStoppedError, InvalidRequestError, RequestAbortedError, RequestUnmetError
 
 logger = logging.getLogger(__name__)
-Body = dict[str, Any]
+Json = dict[str, Any]
+_NAMED_FAULTS = (InvalidSamplingParamsError, InvalidGrammarSpecError, ChatTemplateError, UnicodeEncodeError)
+"""Of a request, whose messages name the field; the last is that a text of it has half of a surrogate pair."""
 _NUM_END_LINES = 60
 """Of a traceback, at its beginning and at its end: one of endless calls has thousands."""
 
@@ -51,6 +55,17 @@ def shutting_down() -> ApiError:
     return ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5.0)
 
 
+def timed_out(limit_s: float | None) -> ApiError:
+    """The answer to a request that took too long."""
+    return ApiError(504, f"the request took more than {limit_s:g} s, the limit of this server", code="timeout")
+
+
+def too_deep(what: str, param: str | None = None) -> ApiError:
+    """The answer to JSON that is nested too deeply."""
+    message = f"{what} is nested too deeply: lists and objects may be in each other {MAX_JSON_DEPTH} times"
+    return ApiError(400, message, param=param)
+
+
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
     """What a client is told of an error. Whatever nobody raised on purpose tells nothing of the server's inside.
 
@@ -74,10 +89,10 @@ def foreseen(error: BaseException) -> ApiError | None:
     if isinstance(error, RequestUnmetError):
         return ApiError(400, error.reason, param=_field_named(error.reason), code="request_failed")
     if isinstance(error, RecursionError):  # whoever walked through the body was not the one to blame
-        return ApiError(400, "the body is nested too deeply: lists and objects in each other, hundreds of times")
+        return too_deep("the body")
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.field or _field_named(str(error)))
-    if isinstance(error, InvalidSamplingParamsError | ChatTemplateError):
+    if isinstance(error, _NAMED_FAULTS):
         return ApiError(400, str(error), param=_field_named(str(error)))
     return None
 
@@ -93,7 +108,7 @@ def reported(error: BaseException, request_id: str) -> ApiError:
     return failure
 
 
-def openai_body(error: ApiError) -> Body:
+def openai_body(error: ApiError) -> Json:
     """{"error": {"message", "type", "param", "code"}}"""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
     kinds |= {505: "invalid_request_error"}
@@ -101,7 +116,7 @@ def openai_body(error: ApiError) -> Body:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
-def anthropic_body(error: ApiError) -> Body:
+def anthropic_body(error: ApiError) -> Json:
     """{"type": "error", "error": {"type", "message"}}"""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
     kinds |= {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
@@ -109,11 +124,11 @@ def anthropic_body(error: ApiError) -> Body:
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
-ERROR_BODIES: Mapping[str, Callable[[ApiError], Body]] = {"/v1/messages": anthropic_body, "": openai_body}
+ERROR_BODIES: Mapping[str, Callable[[ApiError], Json]] = {"/v1/messages": anthropic_body, "": openai_body}
 """By the beginning of a path; the first that fits is taken."""
 
 
-def error_body(path: str, error: ApiError) -> Body:
+def error_body(path: str, error: ApiError) -> Json:
     return next(render for prefix, render in ERROR_BODIES.items() if path.startswith(prefix))(error)
 
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from .errors import ApiError
+from .errors import ApiError, too_deep
 from .service import EngineService
 
 _SMALL_BYTES = 64 << 10
@@ -44,7 +44,7 @@ class JsonRoute(APIRoute):
             else:
                 service = http.app.state.service
                 assert isinstance(service, EngineService)
-                body = await service.read(http.state.tenant.name, lambda: read_body(content, model))
+                body = await service.workers.read(http.state.tenant.name, lambda: read_body(content, model))
             return await handle(_ReadRequest(http.scope, http.receive, body))
 
         return read_and_handle
@@ -104,9 +104,7 @@ def _parsed(content: bytes) -> object:
         message = f"the body is not {error.encoding.upper()}: {error.reason} at byte {error.start}"
         raise ApiError(400, message) from None
     except RecursionError:
-        raise ApiError(
-            400, "the body is nested too deeply: lists and objects in each other, hundreds of times"
-        ) from None
+        raise too_deep("the body") from None
     except ValueError:  # Python reads no longer ones
         most = sys.get_int_max_str_digits()
         raise ApiError(400, f"the body has an integer of more than {most} digits, the limit of this server") from None

@@ -93,7 +93,7 @@ class DrainingServer(uvicorn.Server):
         self.num_cut_off = self._service.end_all()
         if self.num_cut_off:
             logger.warning("%d requests were cut off by the end of the server", self.num_cut_off)
-        self._service.end_calls()
+        self._service.workers.end_calls()
         for server in self.servers:
             server.close()
         for listening in sockets or ():
@@ -148,6 +148,5 @@ def _uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        h11_max_incomplete_event_size=config.max_header_bytes,
         timeout_keep_alive=30,
     )

@@ -73,8 +73,13 @@ def _advice(error: OSError) -> str:
 def url_of(listening: socket.socket) -> str:
     """Where a client of this machine finds it."""
     host, port = listening.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    return f"http://{client_address(host, port)}"
+
+
+def client_address(host: str, port: int) -> str:
+    """How a client of this machine names the port of a server that listens on `host`."""
+    found = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{found}]:{port}" if ":" in found else f"{found}:{port}"
 
 
 class BackgroundServer:

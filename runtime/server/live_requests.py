@@ -13,7 +13,7 @@ from ..errors import RequestAbortedError
 from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
 from .admission import Place
-from .errors import ApiError
+from .errors import ApiError, timed_out
 
 Submit = Callable[[list[Request]], list[RequestHandle]]
 
@@ -175,11 +175,6 @@ class LiveRequests:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
-
-
-def timed_out(limit_s: float | None) -> ApiError:
-    """The answer to a request that took too long."""
-    return ApiError(504, f"the request took more than {limit_s:g} s, the limit of this server", code="timeout")
 
 
 def _is_aborted(output: RequestOutput) -> bool:

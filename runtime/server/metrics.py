@@ -28,25 +28,7 @@ from .service import EngineService
 router = APIRouter(tags=["health"])
 
 _ANSWER_SECONDS = 1.0
-_LATENCIES = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.08,
-    0.16,
-    0.32,
-    0.64,
-    1.28,
-    2.56,
-    5.12,
-    10.24,
-    20.48,
-    40.96,
-    81.92,
-    164.0,
-)
+_LATENCIES = (0.001, 0.005, *(0.01 * 2**power for power in range(15)))
 _LENGTHS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
@@ -230,7 +212,7 @@ class ServerMetrics:
         if self._asked is None or self._asked.done():
             self._asked = self._service.ask(EngineReading.of)
         await asyncio.wait((self._asked,), timeout=_ANSWER_SECONDS if self._service.engine_fault() is None else 0.0)
-        if self._asked.done():
+        if self._asked.done() and self._asked.exception() is None:
             self._engine.reading = self._asked.result()
 
     def _counter(self, name: str, text: str) -> Counter:

@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 from .config import ServerConfig
 from .errors import ApiError
 
-_LOOKING = ("GET", "HEAD", "OPTIONS")
-
 
 def is_loopback(host: str) -> bool:
     """Whether an address, or a name without its port, is of this machine alone."""
@@ -35,11 +33,14 @@ class HostCheck:
     def __init__(self, config: ServerConfig) -> None:
         has_keys = bool(config.api_keys or config.admin_api_keys)
         self._is_needed = is_loopback(config.host) and not has_keys
-        self._origins = config.allowed_origins
-        self._allowed = frozenset(_host_of(urlsplit(origin).netloc) for origin in config.allowed_origins)
+        self._allowed_origins = config.allowed_origins
+        self._allowed_hosts = frozenset(_host_of(urlsplit(origin).netloc) for origin in config.allowed_origins)
 
-    def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def check(self, headers: Iterable[tuple[bytes, bytes]], *, is_only_looking: bool) -> None:
         """
+        Args:
+            is_only_looking: it changes nothing, whoever has asked.
+
         Raises:
             ApiError: 403, the request was sent to another name, or by a page of another site, and not only to look.
         """
@@ -47,19 +48,20 @@ class HostCheck:
             return
         given = {name: value.decode("latin-1") for name, value in headers}
         host = _host_of(given.get(b"host", "localhost"))
-        if not is_loopback(host) and host not in self._allowed:
+        if not is_loopback(host) and host not in self._allowed_hosts:
             raise ApiError(
                 403,
                 f"this server is for this machine, and was asked for as {host!r:.100}: use 127.0.0.1 or localhost, or "
                 "start it with an API key",
                 code="wrong_host",
             )
-        origin = _host_of(urlsplit(given.get(b"origin", "")).netloc)
-        is_foreign = given.get(b"sec-fetch-site") == "cross-site" and origin not in self._allowed
-        if is_foreign and method not in _LOOKING and "*" not in self._origins:
+        if is_only_looking or given.get(b"sec-fetch-site") != "cross-site" or "*" in self._allowed_origins:
+            return
+        origin = given.get(b"origin", "another site")
+        if origin not in self._allowed_origins:
             raise ApiError(
                 403,
-                f"a page of {origin or 'another site'} may not use this server: name it in allowed_origins",
+                f"a page of {origin:.100} may not use this server: name it in allowed_origins",
                 code="wrong_origin",
             )
 

@@ -11,6 +11,7 @@ from ..trace.recorder import TraceRecorder
 from ..trace.trace import Trace
 from .errors import ApiError
 from .service import EngineService
+from .tenant import NOBODY
 
 
 class _State(Enum):
@@ -81,7 +82,7 @@ class Profile:
             self._state = _State.RUNNING
             raise
         try:
-            return await self._service.call(lambda: _written(recorder.trace, form))
+            return await self._service.workers.call(NOBODY, lambda: _written(recorder.trace, form))
         finally:
             self._recorders = []
             self._state = _State.IDLE

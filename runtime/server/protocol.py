@@ -1,7 +1,7 @@
 """HttpProtocol: uvicorn's HTTP/1.1 on one connection, for clients that mean no good or are very slow.
 
-Added to it: time limits on reading a request and on taking its answer, a limit to connections, refusals in JSON, no
-heads that can be read in two ways, and a word for clients that begin with HTTP/2.
+Added to it: time limits on reading a request and on taking its answer, a limit to connections, refusals in JSON, and
+heads that are read strictly (`strict_connection.py`).
 
 A client that closes its side has left, and what it asked for is cancelled: nothing tells one that still listens from
 one that does not. So reading never stops while an answer is made, whatever else a client sends meanwhile.
@@ -19,14 +19,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from .border import error_response, new_request_id
+from .border import error_response, id_headers, new_request_id
 from .config import ServerConfig
 from .errors import ApiError, shutting_down
 from .streaming import WRITE_EXTENSION
 from .strict_connection import StrictConnection
 
 _LINGER_SECONDS = 1.0
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 _MAX_PIPELINED_BYTES = 64 * 1024
 """Of requests that come before the answer to the one before them. Who sends more is cut off."""
 _ALWAYS_ANSWERED = frozenset({"/health", "/ready"})
@@ -55,16 +54,14 @@ class HttpProtocol(H11Protocol):
         self._reading: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._is_first_data = True
         self._is_refused = False
         self.app = self._serve
 
     @property
     def is_answering(self) -> bool:
         """A request has come in whole, and somebody waits for the rest of its answer."""
-        cycle = self.cycle
-        is_open = cycle is not None and not cycle.response_complete and not cycle.disconnected
-        return is_open and self.conn.their_state is not h11.SEND_BODY
+        is_awaited = self._owes_answer and not self.cycle.disconnected
+        return is_awaited and self.conn.their_state is not h11.SEND_BODY
 
     def refuse_unfinished(self) -> None:
         """The server ends: no more is read of a body that has not come in whole."""
@@ -83,18 +80,15 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
-            return
-        is_first, self._is_first_data = self._is_first_data, False
-        if is_first and data.startswith(_HTTP2_PREFACE):
-            self._refuse(ApiError(400, "HTTP/2 is not spoken here: use HTTP/1.1"))
-        else:
+        if not self._is_refused:
             super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()
+        if self._is_refused:
+            return
         state = self.conn.their_state
-        if state not in (h11.IDLE, h11.SEND_BODY) and self._is_answering():
+        if state not in (h11.IDLE, h11.SEND_BODY) and self._owes_answer:
             self._keep_reading()
         if state is h11.SEND_BODY:
             self._watch("body")
@@ -127,7 +121,8 @@ class HttpProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(*(self.conn.fault or (400, msg))))
 
-    def _is_answering(self) -> bool:
+    @property
+    def _owes_answer(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _keep_reading(self) -> None:
@@ -150,7 +145,7 @@ class HttpProtocol(H11Protocol):
             self._timer = self.loop.call_later(seconds, self._time_out, part, seconds)
 
     def _time_out(self, part: str, seconds: float) -> None:
-        if part == "head" and self._is_first_data:  # it has said nothing, so nobody waits for an answer
+        if part == "head" and not self.conn.trailing_data[0]:  # it has said nothing, so nobody waits for an answer
             self.transport.close()
         else:
             self._refuse(ApiError(408, f"the {part} of the request took more than {seconds:g} s to come"))
@@ -163,10 +158,10 @@ class HttpProtocol(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._is_refused = True
             path = "" if self.cycle is None else self.cycle.scope["path"]
-            answer = error_response(path, error, new_request_id())
+            answer = error_response(path, error)
             head = h11.Response(
                 status_code=error.status,
-                headers=[*answer.raw_headers, (b"connection", b"close")],
+                headers=[*answer.raw_headers, *id_headers(new_request_id()), (b"connection", b"close")],
                 reason=STATUS_PHRASES[error.status],
             )
             for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
@@ -176,7 +171,7 @@ class HttpProtocol(H11Protocol):
     def _leave(self) -> None:
         """Close; the application is told that nobody listens. A client that may still be sending would be reset, and
         never read why it is refused: it gets a while to take that."""
-        if self._is_answering():
+        if self._owes_answer:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self._is_refused and self.transport.can_write_eof():
@@ -213,6 +208,6 @@ class HttpProtocol(H11Protocol):
             code="too_many_connections",
             retry_after_s=5.0,
         )
-        response = error_response(scope["path"], full, "")
-        response.headers["connection"] = "close"
+        response = error_response(scope["path"], full)
+        response.raw_headers += [*id_headers(new_request_id()), (b"connection", b"close")]
         return await response(scope, receive, send)

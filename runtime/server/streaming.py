@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -22,10 +23,6 @@ DONE = b"data: [DONE]\n\n"
 WRITE_EXTENSION = "ramet.write"
 """Where our HTTP/1.1 puts a Write, in the scope's extensions, for the pieces of a body between its start and its end.
 For streams: a token on its way through every layer of the application costs more than all else that is done to it."""
-
-
-class ClientDisconnectedError(Exception):
-    """Nobody is there any more to take the answer."""
 
 
 def event(data: Any, name: str | None = None) -> bytes:
@@ -63,7 +60,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         write = scope.get("extensions", {}).get(WRITE_EXTENSION) or _writer_by_messages(send)
-        with suppress(ClientDisconnectedError, OSError):
+        with suppress(ClientDisconnect, OSError):
             await unless_disconnected(receive, self._send_all(send, write))
 
     async def _send_all(self, send: Send, write: Write) -> None:
@@ -91,7 +88,7 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
     """The result of `work`, which is cancelled when the client goes away. The request's body must have been read.
 
     Raises:
-        ClientDisconnectedError: it did.
+        ClientDisconnect: it did.
     """
 
     async def wait_for_disconnect() -> None:
@@ -103,7 +100,7 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ClientDisconnectedError
+            raise ClientDisconnect
         return working.result()
     finally:
         for task in (working, leaving):

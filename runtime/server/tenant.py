@@ -13,6 +13,8 @@ from .config import ServerConfig
 from .errors import ApiError
 
 MAX_SALT_CHARS = 256
+NOBODY = ""
+"""The name of no tenant, for what a server does by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ async def create_message(
 ) -> Response:
     """The next message of a conversation, whole or as events."""
     envelope = Envelope(check_model(service, body.model), body.max_tokens)
-    ask = await service.call(lambda: chat_ask(body))
+    ask = await service.workers.call(tenant.name, lambda: chat_ask(body))
     if body.stream:
         events = MessageEvents(envelope)
         return EventStream(_streamed(service, tenant, ask, events), events.error, request_id)
@@ -43,11 +43,11 @@ async def create_message(
 async def count_tokens(body: CountTokensBody, http: HttpRequest, service: Service, tenant: Caller) -> Response:
     """How many tokens the prompt of such a message has."""
     check_model(service, body.model)
-    ask = await service.call(lambda: prompt_ask(body))
+    ask = await service.workers.call(tenant.name, lambda: prompt_ask(body))
 
     async def count() -> Response:
         with in_words_of(NAMES, "messages"):
-            prompt = await service.call_aside(tenant.name, lambda: read_prompt(service, ask))
+            prompt = await service.workers.call_aside(tenant.name, lambda: read_prompt(service, ask))
         return Response(to_json({"input_tokens": len(prompt.token_ids)}), media_type="application/json")
 
     return await answer_unless_disconnected(http, count())

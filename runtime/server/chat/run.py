@@ -116,7 +116,7 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
         tenant=tenant.name,
         is_streamed=ask.is_streamed,
         is_constrained=bool(ask.callable_tools) or ask.sampling.grammar_spec is not None,
-        name=(tenant.name, ask.rid),
+        name=ask.rid,
     )
     stop_token_ids = frozenset(llm.tokenizer.eos_token_ids) | frozenset(ask.sampling.stop_ids)
     ((prompt, held),) = made

@@ -13,6 +13,7 @@ from functools import partial
 from ...errors import EngineStoppedError
 from ..errors import ApiError
 from ..service import EngineService
+from ..tenant import NOBODY
 from .observer import MAX_STEPS, EngineObserver, EngineView
 from .wire import (
     SAMPLE_COLUMNS,
@@ -59,7 +60,7 @@ class LiveCollector:
         self._tree_idx = 0
         self._steps: deque[list[float]] = deque(maxlen=MAX_STEPS)
         self._samples: deque[list[float]] = deque(maxlen=MAX_SAMPLES)
-        self._names: Names | None = None
+        self._names = Names(service.tenants.names)
         self._texts = RunTexts(service.llm.tokenizer)
 
     def check_has_room(self) -> None:
@@ -129,8 +130,9 @@ class LiveCollector:
                 began = time.monotonic()
                 await self._take(await looker.look())
                 await asyncio.sleep(max(PERIOD_S - (time.monotonic() - began), PERIOD_S / 5))
-        except Exception:
-            logger.exception("The live view failed, and begins anew when it is asked for again")
+        except Exception as error:
+            if not isinstance(error, ApiError):  # such as that the server ends
+                logger.exception("The live view failed, and begins anew when it is asked for again")
             self._publish({**self._tick, "engine": {"status": "unseen", "silent_s": 0.0}, "steps": []})
         finally:
             looker.stop()
@@ -142,9 +144,7 @@ class LiveCollector:
             engine = {"status": "stopped" if is_stopped else "silent", "silent_s": silence}
             self._publish({**self._tick, "time": time.time(), "engine": engine, "steps": []})
             return
-        if self._names is None:
-            self._names = Names(self._service.tenants.names)
-        tick, tree = await self._service.call(partial(self._render, seen, self._names))
+        tick, tree = await self._service.workers.call(NOBODY, lambda: self._render(seen))
         self._steps += tick["steps"]
         sample = sample_row(seen)
         if not self._samples or sample[0] - self._samples[-1][0] >= SAMPLE_PERIOD_S:
@@ -154,7 +154,7 @@ class LiveCollector:
             self._tree_idx += 1
         self._publish(tick)
 
-    def _render(self, view: EngineView, names: Names) -> tuple[Json, Json | None]:
+    def _render(self, view: EngineView) -> tuple[Json, Json | None]:
         """On a worker."""
         admission = self._service.admission
         tick = {
@@ -165,12 +165,12 @@ class LiveCollector:
             "admission": {"live": admission.num_live, "most": admission.max_live, "rejected": admission.num_rejected},
             "num_running": view.num_running,
             "num_waiting": view.num_waiting,
-            "running": sequences_json(view.running, view.time, names),
-            "waiting": sequences_json(view.waiting, view.time, names),
+            "running": sequences_json(view.running, view.time, self._names),
+            "waiting": sequences_json(view.waiting, view.time, self._names),
             "sample": sample_row(view),
             "steps": [step_row(step) for step in view.steps],
         }
-        return tick, None if view.cache is None else tree_json(view.cache, self._texts, names)
+        return tick, None if view.cache is None else tree_json(view.cache, self._texts, self._names)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class _Looker:
     """Has one question open at a time, however long the engine takes to answer it."""
 
     def __init__(self, service: EngineService, observer: EngineObserver) -> None:
-        self._llm = service.llm
+        self._service = service
         self._observer = observer
         self._open: asyncio.Future[EngineView] | None = None
         self._asked_at = 0.0
@@ -216,15 +216,15 @@ class _Looker:
 
     async def look(self) -> EngineView | str | float:
         """What was seen; for how many seconds the engine has not answered; or why it never will."""
+        if self._open is None:
+            self._asked_at = time.monotonic()
+            look = partial(self._observer.look, is_cache_wanted=self._asked_at >= self._cache_due)
+            self._open = self._service.ask(look)
+        await asyncio.wait((self._open,), timeout=4 * PERIOD_S)
+        if not self._open.done():
+            return time.monotonic() - self._asked_at
+        answered, self._open = self._open, None
         try:
-            if self._open is None:
-                self._asked_at = time.monotonic()
-                look = partial(self._observer.look, is_cache_wanted=self._asked_at >= self._cache_due)
-                self._open = asyncio.wrap_future(self._llm.ask_engine(look))
-            await asyncio.wait((self._open,), timeout=4 * PERIOD_S)
-            if not self._open.done():
-                return time.monotonic() - self._asked_at
-            answered, self._open = self._open, None
             view = answered.result()
         except EngineStoppedError as error:
             return str(error)
@@ -235,5 +235,4 @@ class _Looker:
     def stop(self) -> None:
         if self._open is not None:
             self._open.cancel()
-        with suppress(EngineStoppedError):
-            self._llm.ask_engine(self._observer.stop)
+        self._service.llm.tell(self._observer.stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ...answer_stream import Answer, StreamedAnswers
@@ -75,7 +76,7 @@ class GenerateJob:
                 is_streamed=self._outline.is_streamed,
                 is_constrained=self._outline.is_constrained,
                 is_joint=False,
-                name=(self._tenant.name, self._outline.rids),
+                name=self._outline.rids,
             )
 
     async def answer(self, live: LiveRequests, render: Callable[[Answer | list[Answer]], T]) -> T:
@@ -90,7 +91,7 @@ class GenerateJob:
         outputs = await live.outputs()
         for output in outputs:
             self._raise_common(live, output)
-        return await self._service.call(lambda: render(self._formatted(outputs)))
+        return await self._service.workers.call(self._tenant.name, lambda: render(self._formatted(outputs)))
 
     async def stream(self, live: LiveRequests) -> AsyncIterator[Answer]:
         """Each answer that a step has changed: its text and token ids so far, and whose it is as "index".
@@ -104,10 +105,9 @@ class GenerateJob:
             async for idx, chunk in chunks:
                 if chunk.output is not None:
                     self._raise_common(live, chunk.output)
+                changed = said.take(idx, chunk)
                 if chunk.output is not None and self._ask.items[idx].logprobs.is_wanted:
-                    changed = await self._service.call(lambda idx=idx, chunk=chunk: list(said.take(idx, chunk)))  # type: ignore[misc]
-                else:
-                    changed = list(said.take(idx, chunk))
+                    changed = iter(await self._service.workers.call(self._tenant.name, partial(list, changed)))
                 for answer in changed:
                     yield self._named(answer, idx)
 

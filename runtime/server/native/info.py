@@ -16,6 +16,7 @@ from ..dependencies import Caller, Service
 from ..errors import ApiError
 from ..json_text import to_json
 from ..service import EngineService
+from ..tenant import NOBODY
 
 router = APIRouter(tags=["native"])
 Info = dict[str, Any]
@@ -92,7 +93,7 @@ async def health_generate(service: Service) -> Response:
         cache_namespace=CacheNamespace("", "health"),
     )
     try:
-        async with await service.submit(lambda: [request], 1, tenant="") as live:
+        async with await service.submit(lambda: [request], 1, tenant=NOBODY) as live:
             await service.while_well(live.succeeded())
     except ApiError as error:
         if error.status != 429:

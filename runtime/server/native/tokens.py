@@ -124,7 +124,8 @@ async def tokenizer_info(service: Service) -> Response:
 
 async def _worked_out(http: HttpRequest, service: EngineService, tenant: Tenant, work: Callable[[], Info]) -> Response:
     """A worker does it and writes it down; what is wrong with a text is the client's fault."""
-    answer = await answer_unless_disconnected(http, service.call_aside(tenant.name, lambda: to_json(work())))
+    working = service.workers.call_aside(tenant.name, lambda: to_json(work()))
+    answer = await answer_unless_disconnected(http, working)
     return Response(answer, media_type="application/json")
 
 

@@ -31,7 +31,7 @@ async def create_chat_completion(
 ) -> Response:
     """The assistant's next message: text, or calls of tools."""
     model = check_model(service, body.model)
-    ask = await service.call(body.ask)
+    ask = await service.workers.call(caller.name, body.ask)
     tokenizer = service.llm.tokenizer
     answer_id = f"chatcmpl-{request_id.removeprefix('req-')}"
 
@@ -53,7 +53,8 @@ async def create_chat_completion(
             extra = {"prompt_token_ids": output.prompt_token_ids} if body.return_token_ids else {}
             return json_response(heading.body(choices=choices, usage=usage_body([output]), **extra))
 
-        return await service.call(written) if body.logprobs else written()  # long lists take their time
+        is_long = body.logprobs
+        return await service.workers.call(caller.name, written) if is_long else written()
 
     return await answer_unless_disconnected(http, answer())
 

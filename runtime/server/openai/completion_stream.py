@@ -11,6 +11,7 @@ from ...outputs import OutputChunk, RequestOutput
 from ..live_requests import LiveRequests
 from ..service import EngineService
 from ..streaming import DONE, event
+from ..tenant import Tenant
 from .answers import Heading, counts
 from .completion_choices import ChoiceWriter
 from .completion_logprobs import LogprobLists
@@ -23,8 +24,9 @@ class CompletionStream:
     stand before what was generated: they are known when the prompt's samples have ended.
     """
 
-    def __init__(self, service: EngineService, heading: Heading, writer: ChoiceWriter) -> None:
+    def __init__(self, service: EngineService, tenant: Tenant, heading: Heading, writer: ChoiceWriter) -> None:
         self._service = service
+        self._tenant = tenant
         self._heading = heading
         self._writer = writer
         self._ask = ask = writer.ask
@@ -48,7 +50,9 @@ class CompletionStream:
                     for piece in self._pieces(prompt_idx, chunk):
                         yield piece
                 elif chunk.output is not None:
-                    yield await self._service.call(partial(self._whole, prompt_idx, chunk.output))
+                    yield await self._service.workers.call(
+                        self._tenant.name, partial(self._whole, prompt_idx, chunk.output)
+                    )
             if self._body.has_usage:
                 usage = self._writer.usage([outputs[idx] for idx in sorted(outputs)])
                 yield event(self._heading.body(choices=[], usage=usage))

@@ -31,12 +31,12 @@ async def create_completion(
 ) -> Response:
     """How texts, or lists of token ids, go on."""
     model = check_model(service, body.model)
-    ask = await service.call(lambda: body.ask(service.config))
+    ask = await service.workers.call(caller.name, lambda: body.ask(service.config))
     heading = Heading(f"cmpl-{request_id.removeprefix('req-')}", "text_completion", model)
     writer = ChoiceWriter(service.llm.tokenizer, ask, body)
     submit = partial(_submit, service, caller, ask, body)
     if body.stream:
-        stream = CompletionStream(service, heading, writer)
+        stream = CompletionStream(service, caller, heading, writer)
         return EventStream(stream.events(submit), end_of_error, request_id)
 
     async def answer() -> Response:
@@ -47,7 +47,8 @@ async def create_completion(
             choices = [choice for idx, output in enumerate(outputs) for choice in writer.choices(idx, output)]
             return json_response(heading.body(choices=choices, usage=writer.usage(outputs)))
 
-        return await service.call(written) if ask.num_logprobs is not None else written()  # long lists take their time
+        is_long = ask.num_logprobs is not None
+        return await service.workers.call(caller.name, written) if is_long else written()
 
     return await answer_unless_disconnected(http, answer())
 
@@ -66,5 +67,5 @@ async def _submit(service: EngineService, caller: Tenant, ask: CompletionAsk, bo
             tenant=caller.name,
             is_streamed=bool(body.stream),
             is_constrained=ask.sampling.grammar_spec is not None,
-            name=(caller.name, body.own_id),
+            name=body.own_id,
         )

@@ -55,7 +55,7 @@ class _Turn:
             response = self.envelope.ended(message_items(message, logprobs), message.end, output)
             return to_json(response), self._stored(response)
 
-        content, stored = await self.service.call(written)
+        content, stored = await self.service.workers.call(self.tenant.name, written)
         self._keep(stored)
         return content
 
@@ -70,7 +70,7 @@ class _Turn:
                 yield piece
             async for happened in run.events():
                 if isinstance(happened, ChatEnd):
-                    pieces, stored = await self.service.call(partial(last, happened))
+                    pieces, stored = await self.service.workers.call(self.tenant.name, partial(last, happened))
                     self._keep(stored)  # before the client knows, who may go on from it at once
                 else:
                     pieces = list(events.of(happened))
@@ -115,7 +115,7 @@ async def create_response(
         messages = [*before, *item_messages(given, before)]
         return _Turn(service, tenant, store, envelope, messages, chat_ask(body, messages))
 
-    turn = await service.call(understood)
+    turn = await service.workers.call(tenant.name, understood)
     if body.stream:
         events = ResponseEvents(envelope, turn.list_logprobs)
         return EventStream(turn.streamed(events), events.error, request_id)

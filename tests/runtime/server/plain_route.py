@@ -12,11 +12,12 @@ from ramet import SamplingParams
 from ramet.runtime.request import Request as EngineRequest
 from ramet.runtime.server.dependencies import Caller, RequestId, Service
 from ramet.runtime.server.errors import ApiError, openai_body
+from ramet.runtime.server.json_route import JsonRoute
 from ramet.runtime.server.json_text import to_json
 from ramet.runtime.server.live_requests import LiveRequests
 from ramet.runtime.server.streaming import DONE, EventStream, answer_unless_disconnected, event
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 class Ask(BaseModel):
@@ -41,7 +42,7 @@ async def plain(http: Request, ask: Ask, service: Service, caller: Caller, reque
             )
         ]
 
-    live = service.submit(make, 1, is_streamed=ask.stream)
+    live = service.submit(make, 1, tenant=caller.name, is_streamed=ask.stream)
     if ask.stream:
         return EventStream(_events(live), _end_of_error, request_id)
     return await answer_unless_disconnected(http, _answer(live))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import resource
 import socket
@@ -127,6 +128,22 @@ def test_a_client_that_leaves_is_gone_within_two_steps(serve_plain: Serve, smoll
         # The loop of the server hears of it while a step runs, and the engine between that one and the next.
         assert smollm2.metrics().num_steps - before <= 5
         wait_until_idle(server, 10)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(
+    serve_plain: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve_plain()
+    held = server._server.server_state
+    with socket.create_connection(address(server)) as client:
+        client.sendall(sent(1)[:-1])
+        while not held.tasks:
+            time.sleep(0.005)
+    give_up_at = time.monotonic() + 30
+    while held.tasks:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize("ahead", [b"x", b"y" * 30_000, b"z" * 200_000], ids=len)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import httpx2
 import pytest
 
+from ramet.chat_message import ChatTemplateError
+from ramet.grammar_spec import InvalidGrammarSpecError
 from ramet.json_depth import MAX_JSON_DEPTH
+from ramet.runtime.errors import InvalidRequestError
 from ramet.runtime.output_processor import OutputProcessor
 from ramet.runtime.server.errors import reported
+from ramet.sampling_params import InvalidSamplingParamsError
 
 pytestmark = pytest.mark.model
 
@@ -72,6 +77,29 @@ def test_one_prompt_of_several_fails_under_the_clients_id(
     reason = answer.json()[1]["meta_info"]["finish_reason"]
     assert answer.headers["x-request-id"] in reason["message"]
     assert answer.headers["x-request-id"] in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("an axis is out of bounds"), 500),
+        (json.JSONDecodeError("a file of ours is broken", "", 0), 500),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bytes of ours"), 500),
+        (InvalidRequestError("n=0 must be 1 or more"), 400),
+        (InvalidSamplingParamsError("top_p=7 is not allowed"), 400),
+        (InvalidGrammarSpecError("choices=[] is not allowed"), 400),
+        (ChatTemplateError("messages[0] has no role"), 400),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), 400),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_only_what_was_refused_on_purpose_is_the_clients(
+    caplog: pytest.LogCaptureFixture, error: Exception, status: int
+) -> None:
+    failure = reported(error, "req-1")
+    assert failure.status == status
+    assert (str(error) in failure.message) == (status == 400)
+    assert ("request req-1 failed" in caplog.text) == (status == 500)
 
 
 def test_a_long_traceback_is_cut(caplog: pytest.LogCaptureFixture) -> None:

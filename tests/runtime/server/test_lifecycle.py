@@ -18,7 +18,7 @@ from ramet import LLM
 from ramet.runtime.errors import InvalidConfigError
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.lifecycle import DrainingServer
-from ramet.runtime.server.listener import BackgroundServer, bound_socket, url_of
+from ramet.runtime.server.listener import BackgroundServer, bound_socket, client_address, url_of
 from ramet.runtime.server.service import EngineService
 
 from .conftest import Serve
@@ -236,6 +236,7 @@ def test_a_port_that_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_urls_are_those_of_a_client() -> None:
     with bound_socket(ServerConfig(host="0.0.0.0", port=0)) as everywhere:
         assert url_of(everywhere) == f"http://127.0.0.1:{everywhere.getsockname()[1]}"
+    assert [client_address(host, 9) for host in ("::", "::1", "a.example")] == ["[::1]:9", "[::1]:9", "a.example:9"]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")

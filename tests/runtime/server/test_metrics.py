@@ -111,9 +111,10 @@ def test_requests_turned_away_are_counted(serve_plain: Serve, smollm2: LLM) -> N
 
 def test_aborted_requests_are_counted(serve_plain: Serve) -> None:
     server = serve_plain()
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=30) as client:
         with client.stream("POST", "/plain", json={"max_tokens": 4000, "stream": True}) as answer:
-            next(answer.iter_lines())
+            assert next(answer.iter_lines())
+            assert client.post("/abort_request", json={"abort_all": True}).json() == {"num_aborted": 1}
         while server.service.admission.num_live:
             client.get("/health")
         assert value(read(client), "num_aborted_requests_total") == 1

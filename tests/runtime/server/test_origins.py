@@ -28,19 +28,20 @@ def test_other_names(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:80", "here.example:1"])
 def test_hosts_that_are_answered(host: str) -> None:
-    HostCheck(ServerConfig(allowed_origins=("http://here.example:3000",))).check("POST", [(b"host", host.encode())])
+    config = ServerConfig(allowed_origins=("http://here.example:3000",))
+    HostCheck(config).check([(b"host", host.encode())], is_only_looking=False)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost@evil.example", "[", ""])
 def test_a_page_of_another_name_is_turned_away_where_no_key_is_asked_for(host: str) -> None:
+    headers = [(b"host", host.encode())]
     with pytest.raises(ApiError) as caught:
-        HostCheck(ServerConfig()).check("POST", [(b"host", host.encode())])
+        HostCheck(ServerConfig()).check(headers, is_only_looking=True)
     assert caught.value.status == 403
-    HostCheck(ServerConfig(api_keys=("one",))).check("POST", [(b"host", host.encode())])
-    HostCheck(ServerConfig(host="0.0.0.0")).check("POST", [(b"host", host.encode())])
+    HostCheck(ServerConfig(api_keys=("one",))).check(headers, is_only_looking=False)
+    HostCheck(ServerConfig(host="0.0.0.0")).check(headers, is_only_looking=False)
 
 
-@pytest.mark.model
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
@@ -76,6 +77,7 @@ def test_what_is_no_origin_is_refused(given: str) -> None:
         ServerConfig(allowed_origins=(given,))
 
 
+@pytest.mark.model
 def test_only_the_origins_that_were_named_may_read_answers(serve: Serve) -> None:
     server = serve(allowed_origins=("http://good.example",))
     with httpx2.Client(base_url=server.url) as client:
@@ -96,22 +98,29 @@ def test_what_a_page_can_send_without_asking_is_not_taken(http: httpx2.Client) -
 
 
 @pytest.mark.parametrize(
-    ("method", "origin", "is_refused"),
+    ("is_only_looking", "origin", "is_refused"),
     [
-        ("POST", "http://evil.example", True),
-        ("DELETE", "null", True),
-        ("GET", "http://evil.example", False),
-        ("POST", "http://here.example:3000", False),
+        (False, "http://evil.example", True),
+        (False, "null", True),
+        (False, "http://[", True),
+        (False, "http://here.example:4000", True),  # another server of that machine
+        (True, "http://evil.example", False),
+        (False, "http://here.example:3000", False),
     ],
 )
-def test_another_sites_page_may_only_look(method: str, origin: str, is_refused: bool) -> None:
+def test_another_sites_page_may_only_look(is_only_looking: bool, origin: str, is_refused: bool) -> None:
     check = HostCheck(ServerConfig(allowed_origins=("http://here.example:3000",))).check
     headers = [(b"host", b"localhost"), (b"sec-fetch-site", b"cross-site"), (b"origin", origin.encode())]
     if is_refused:
         with pytest.raises(ApiError, match="may not use this server"):
-            check(method, headers)
+            check(headers, is_only_looking=is_only_looking)
     else:
-        check(method, headers)
+        check(headers, is_only_looking=is_only_looking)
+
+
+def test_all_pages_may_be_allowed() -> None:
+    headers = [(b"host", b"localhost"), (b"sec-fetch-site", b"cross-site"), (b"origin", b"http://any.example")]
+    HostCheck(ServerConfig(allowed_origins=("*",))).check(headers, is_only_looking=False)
 
 
 @pytest.mark.model

@@ -74,7 +74,6 @@ def test_the_second_request_of_a_connection_has_its_own_time(serve: Serve) -> No
 @pytest.mark.parametrize(
     "sent",
     [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/1.1\r\nhost: localhost\r\nbroken header\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",
@@ -87,11 +86,33 @@ def test_what_is_no_http_gets_400_in_json(server: BackgroundServer, sent: bytes)
     assert error["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("sent", [b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\nx-big: " + b"a" * 300_000])
-def test_endless_headers_get_431(server: BackgroundServer, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /" + b"a" * 70_000,
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",  # whole, and maybe in one piece
+        b"GET /" + b"a" * 32_768 + b" HTTP/1.1\nhost: localhost\n\n",
+        b"GET / HTTP/1.1\r\nx-big: " + b"a" * 300_000,
+    ],
+    ids=["endless URL", "long URL", "long URL and line feeds", "endless header"],
+)
+def test_long_heads_get_431(server: BackgroundServer, sent: bytes) -> None:
     status, error = parts(exchange(server, sent))
     assert status == 431
-    assert error["message"] == "the headers have more than 32768 bytes, the limit of this server"
+    assert error["message"] == "the head of the request has more than 32768 bytes, the limit of this server"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/" + "a" * 30_000, 404), ("PURGE" * 200, "/ready", 405)],
+    ids=["path", "how"],
+)
+def test_refusals_repeat_little_of_what_was_asked_for(
+    server: BackgroundServer, method: str, path: str, status: int
+) -> None:
+    answer = httpx2.request(method, server.url + path)
+    assert answer.status_code == status
+    assert len(answer.text) < 400
 
 
 @pytest.mark.parametrize(
@@ -103,10 +124,12 @@ def test_endless_headers_get_431(server: BackgroundServer, sent: bytes) -> None:
         (b"GET /health HTTP/1.1\nhost: x\nx-a: b\n\tc", 400, "second line"),
         (b"GET /health HTTP/9.9\r\nhost: x", 505, "HTTP/9.9 is not spoken"),
         (b"GET /health HTTP/2.0\r\nhost: x", 505, "HTTP/2.0 is not spoken"),
+        (b"PRI * HTTP/2.0", 505, "HTTP/2.0 is not spoken"),
+        (b"CONNECT a.example:443 HTTP/1.1\r\nhost: a.example", 405, "CONNECT is for proxies"),
     ],
 )
 @pytest.mark.parametrize("is_second", [False, True])
-def test_a_head_that_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
+def test_a_head_that_others_may_read_otherwise_is_refused_and_the_connection_closed(
     server: BackgroundServer, head: bytes, status: int, said: str, is_second: bool
 ) -> None:
     first = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" if is_second else b""
@@ -116,6 +139,12 @@ def test_a_head_that_can_be_read_in_two_ways_is_refused_and_the_connection_close
     assert [answer[:3] for answer in answers] == [b"200"] * is_second + [b"%d" % status]
     assert said.encode() in answers[-1]
     assert b"connection: close" in answers[-1].lower()
+
+
+def test_refusals_before_the_application_have_an_id(server: BackgroundServer) -> None:
+    head = exchange(server, b"nonsense\r\n\r\n").partition(b"\r\n\r\n")[0]
+    ids = dict(line.split(b": ") for line in head.split(b"\r\n")[1:])
+    assert ids[b"x-request-id"] == ids[b"request-id"] != b""
 
 
 def test_nothing_is_redirected(server: BackgroundServer) -> None:
@@ -133,6 +162,7 @@ def test_too_many_connections_get_503_but_health_is_answered(serve: Serve) -> No
         answer = httpx2.get(f"{server.url}/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_connections")
         assert int(answer.headers["retry-after"]) >= 1
+        assert answer.headers["x-request-id"] == answer.headers["request-id"] != ""
         assert httpx2.get(f"{server.url}/health").status_code == 200
     give_up_at = time.monotonic() + 10
     while httpx2.get(f"{server.url}/v1/models").status_code != 200:

@@ -60,7 +60,7 @@ def test_streamed_chunks_spell_the_output(smollm2: LLM) -> None:
         params = SamplingParams(max_tokens=8, temperature=0.0)
         texts = ["The sky is", "One, two,"]
         async with await service.submit(
-            lambda: [request(smollm2, text, params) for text in texts], 2, is_streamed=True
+            lambda: [request(smollm2, text, params) for text in texts], 2, tenant="me", is_streamed=True
         ) as live:
             pieces = ["", ""]
             async for idx, chunk in live.chunks():
@@ -73,7 +73,7 @@ def test_streamed_chunks_spell_the_output(smollm2: LLM) -> None:
 
 def test_leaving_the_block_aborts_and_frees_the_place(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
-        async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1) as live:
+        async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me") as live:
             assert service.admission.num_live == 1
         (output,) = await live.outputs()
         assert output.error is not None
@@ -83,8 +83,8 @@ def test_leaving_the_block_aborts_and_frees_the_place(smollm2: LLM) -> None:
 
 def test_a_request_that_takes_too_long_is_ended(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
-        async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1) as live:
-            with pytest.raises(ApiError) as caught:
+        with pytest.raises(ApiError) as caught:
+            async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me") as live:
                 await live.succeeded()
         assert (caught.value.status, caught.value.code) == (504, "timeout")
 
@@ -100,25 +100,13 @@ def test_the_time_limit_holds_for_what_is_made_too(smollm2: LLM) -> None:
 
     async def work(service: EngineService) -> None:
         with pytest.raises(ApiError) as caught:
-            await service.submit(make, 1, name=("me", "r"))
+            await service.submit(make, 1, tenant="me", name="r")
         assert (caught.value.status, caught.value.code) == (504, "timeout")
         assert service.admission.num_live == 1  # the worker is still at it
         is_made.set()
 
     run(smollm2, work, request_timeout_s=0.1)
     assert not is_busy(smollm2)
-
-
-def test_the_time_limit_holds_for_calls(smollm2: LLM) -> None:
-    is_over = threading.Event()
-
-    async def work(service: EngineService) -> None:
-        with pytest.raises(ApiError) as caught:
-            await service.call(lambda: is_over.wait(30))
-        assert caught.value.code == "timeout"
-        is_over.set()
-
-    run(smollm2, work, request_timeout_s=0.1)
 
 
 def test_what_waits_for_a_worker_is_never_made_once_nobody_wants_it(smollm2: LLM) -> None:
@@ -130,10 +118,10 @@ def test_what_waits_for_a_worker_is_never_made_once_nobody_wants_it(smollm2: LLM
         raise ValueError("held")
 
     async def work(service: EngineService) -> None:
-        held = [asyncio.ensure_future(service.submit(hold, 1)) for _ in range(4)]
+        held = [asyncio.ensure_future(service.submit(hold, 1, tenant="me")) for _ in range(4)]
         await asyncio.sleep(0.05)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(service.submit(lambda: made.append("it") or [], 1), 0.1)  # type: ignore[func-returns-value]
+            await asyncio.wait_for(service.submit(lambda: made.append("it") or [], 1, tenant="me"), 0.1)  # type: ignore[func-returns-value]
         await asyncio.sleep(0.05)
         assert service.admission.num_live == len(held)
         is_free.set()
@@ -155,13 +143,13 @@ def test_the_end_of_the_server_reaches_what_is_made(smollm2: LLM) -> None:
         return asked[0]
 
     async def work(service: EngineService) -> None:
-        submitting = asyncio.ensure_future(service.submit(make, 1))
-        calling = asyncio.ensure_future(service.call(lambda: is_made.wait(30)))
+        submitting = asyncio.ensure_future(service.submit(make, 1, tenant="me"))
+        calling = asyncio.ensure_future(service.workers.call("me", lambda: is_made.wait(30)))
         while not is_begun.is_set():
             await asyncio.sleep(0.01)
         assert service.is_answering
         assert service.end_all() == 1
-        service.end_calls()
+        service.workers.end_calls()
         for waiting in (submitting, calling):
             with pytest.raises(ApiError) as caught:
                 await waiting
@@ -195,7 +183,7 @@ def test_what_failed_is_said_and_not_what_was_cancelled_for_it(
         return run_step
 
     async def work(service: EngineService) -> None:
-        async with await service.submit(lambda: requests, 3, is_streamed=is_streamed) as live:
+        async with await service.submit(lambda: requests, 3, tenant="me", is_streamed=is_streamed) as live:
             with pytest.raises(RequestFailedError, match=requests[1].request_id) as caught:
                 await (last_of(live) if is_streamed else live.succeeded())
         assert as_api_error(caught.value, "id").status == 500
@@ -212,7 +200,7 @@ def test_who_leaves_while_requests_are_made_leaves_nothing_behind(smollm2: LLM) 
             is_made.wait(10)
             return [request(smollm2, "Once", LONG)]
 
-        submitting = asyncio.ensure_future(service.submit(make, 1))
+        submitting = asyncio.ensure_future(service.submit(make, 1, tenant="me"))
         await asyncio.sleep(0.05)
         submitting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -227,7 +215,7 @@ def test_a_refused_request_frees_its_place_and_says_why(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
         params = SamplingParams(max_tokens=10**6)
         with pytest.raises(InvalidRequestError, match="context limit") as caught:
-            await service.submit(lambda: [request(smollm2, "Once", params)], 1)
+            await service.submit(lambda: [request(smollm2, "Once", params)], 1, tenant="me")
         assert as_api_error(caught.value, "id").status == 400
 
     run(smollm2, work)
@@ -235,9 +223,9 @@ def test_a_refused_request_frees_its_place_and_says_why(smollm2: LLM) -> None:
 
 def test_names_find_the_requests_of_their_tenant_only(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
-        async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, name=("me", "r")) as live:
+        async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me", name="r") as live:
             with pytest.raises(ApiError) as caught:
-                await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, name=("me", "r"))
+                await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me", name="r")
             assert caught.value.status == 409
             assert service.abort("you", "r") == 0
             assert service.abort("me", "r") == 1

@@ -14,10 +14,12 @@ import pytest
 
 from ramet import LLM, SamplingParams
 from ramet.runtime.cache_namespace import CacheNamespace
+from ramet.runtime.server.errors import shutting_down
 from ramet.runtime.server.listener import BackgroundServer
 from ramet.runtime.server.live import collector as collector_module
 from ramet.runtime.server.live import observer
 from ramet.runtime.server.live.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, SAMPLE_COLUMNS, STEP_COLUMNS, Names
+from ramet.runtime.server.worker_pools import WorkerPools
 
 pytestmark = pytest.mark.model
 
@@ -234,6 +236,17 @@ def test_too_many_watchers_are_told_to_come_again(serve: Serve, monkeypatch: pyt
         refused = httpx2.get(f"{url}/live/events")
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_workers_that_end_with_the_server_are_no_failure_of_the_view(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call(self: WorkerPools, tenant: str, function: object) -> object:
+        raise shutting_down()
+
+    monkeypatch.setattr(WorkerPools, "call", call)
+    assert httpx2.get(f"{serve().url}/live/state").json()["engine"]["status"] == "unseen"
+    assert not caplog.records
 
 
 def test_a_server_that_drains_ends_the_view(serve: Serve) -> None:

@@ -1,8 +1,7 @@
-"""Bodies: how much of the bodies of requests a server holds, of one and of all together."""
+"""BodyBudget: how much of the bodies of requests a server holds, of one and of all together."""
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
 from .errors import ApiError
@@ -15,15 +14,7 @@ MAX_BRACKETS = 250_000
 body would have to be read to tell them apart."""
 
 
-class BodyRefusedError(HTTPException):
-    """The web framework reads bodies, and turns any other error on its way into one of its own."""
-
-    def __init__(self, failure: ApiError) -> None:
-        super().__init__(failure.status, failure.message)
-        self.failure = failure
-
-
-class Bodies:
+class BodyBudget:
     """Counts the bytes of the bodies in the server, on one thread. What is made of them is many times as large.
 
     Args:
@@ -37,61 +28,46 @@ class Bodies:
         self._num_bytes = 0
         self._sweeper = Sweeper()
 
-    def check_len(self, content_length: bytes) -> None:
+    def open(self) -> CountedBody:
+        """For the body of one request."""
+        return CountedBody(self)
+
+    def check_len(self, num_bytes: int) -> None:
         """
         Raises:
-            ApiError: 413, a body is announced that is too large.
+            ApiError: 413, a body of so many bytes is too large.
         """
-        if content_length.isdigit() and int(content_length) > self._max_bytes:
-            raise self._too_large()
-
-    def open(self) -> Body:
-        """For the body of one request."""
-        return Body(self)
+        if num_bytes > self._max_bytes:
+            raise ApiError(413, f"the body has more than {self._max_bytes} bytes, the limit of this server")
 
     def add(self, num_before: int, num_bytes: int) -> None:
         """A part of a body has come, of which `num_before` bytes came before.
 
         Raises:
-            BodyRefusedError: 413, it is too large; 429, all together are. It counts all the same.
+            ApiError: 413, it is too large; 429, all together are. It counts all the same.
         """
         self._num_bytes += num_bytes
-        if num_before + num_bytes > self._max_bytes:
-            raise BodyRefusedError(self._too_large())
+        self.check_len(num_before + num_bytes)
         if num_before + num_bytes > _ALWAYS_TAKEN_BYTES and self._num_bytes > self._max_total_bytes:
             message = f"the server is full: requests hold bodies of {self._max_total_bytes} bytes; try again later"
-            raise BodyRefusedError(ApiError(429, message, code="server_full", retry_after_s=2.0))
-
-    def check_brackets(self, num_brackets: int) -> None:
-        """
-        Raises:
-            BodyRefusedError: 413, the body has too many.
-        """
-        if num_brackets > MAX_BRACKETS:
-            message = (
-                f"the body has more than {MAX_BRACKETS} brackets: so many lists and objects are not taken at a time"
-            )
-            raise BodyRefusedError(ApiError(413, message))
+            raise ApiError(429, message, code="server_full", retry_after_s=2.0)
 
     def remove(self, num_bytes: int) -> None:
         """A request is answered."""
         self._num_bytes -= num_bytes
         self._sweeper.note_gone(num_bytes)
 
-    def _too_large(self) -> ApiError:
-        return ApiError(413, f"the body has more than {self._max_bytes} bytes, the limit of this server")
 
+class CountedBody:
+    """What has come of the body of one request."""
 
-class Body:
-    """What has come of one."""
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
         self._num_bytes = 0
         self._num_brackets = 0
 
     def counted(self, receive: Receive) -> Receive:
-        """Counts what is received."""
+        """Counts what is received. It raises an ApiError, 413 or 429, as soon as that is too much."""
 
         async def receive_counted() -> Message:
             message = await receive()
@@ -99,13 +75,17 @@ class Body:
             num_before = self._num_bytes
             self._num_bytes += len(part)
             self._num_brackets += part.count(b"[") + part.count(b"{")
-            self._bodies.add(num_before, len(part))
-            self._bodies.check_brackets(self._num_brackets)
+            self._budget.add(num_before, len(part))
+            if self._num_brackets > MAX_BRACKETS:
+                raise ApiError(
+                    413,
+                    f"the body has more than {MAX_BRACKETS} brackets: so many lists and objects are not taken at once",
+                )
             return message
 
         return receive_counted
 
     def free(self) -> None:
         """The request is answered."""
-        self._bodies.remove(self._num_bytes)
+        self._budget.remove(self._num_bytes)
         self._num_bytes = 0
