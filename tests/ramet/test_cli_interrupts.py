@@ -17,20 +17,6 @@ from ramet.frontend.backends import local
 
 from .ctrl_c import interrupted
 
-SWALLOWS = """
-import os, time
-from ramet.cli.interrupts import exit_on_interrupt
-with exit_on_interrupt():
-    print("what was printed before", end="")
-    os.write(1, b"ready\\n")
-    for _ in range(600):
-        try:
-            time.sleep(0.1)
-        except BaseException:
-            print("caught", flush=True)
-"""
-
-
 WAITS = """
 import os, time
 os.write(1, b"ready\\n")
@@ -39,6 +25,12 @@ for _ in range(600):
         time.sleep(0.1)
     except BaseException:
         print("caught", flush=True)
+"""
+SWALLOWS = f"""
+from ramet.cli.interrupts import exit_on_interrupt
+with exit_on_interrupt():
+    print("what was printed before", end="")
+    exec({WAITS!r})
 """
 AT_EXIT = f"""
 import atexit
