@@ -47,6 +47,8 @@ def _user_turns(where: str, content: str | list[dict[str, Any]], names: Mapping[
     if isinstance(content, str):
         yield {"role": "user", "content": content}
         return
+    if not content:
+        raise _refused(where, " is an empty list: nobody has said anything")
     for at, block in _located(where, content):
         if block.get("type") == "tool_result":
             yield _tool_result(at, block, names)

@@ -56,6 +56,8 @@ def chat_ask(body: ResponsesBody, messages: Sequence[OpenAIMessage]) -> ChatAsk:
     )
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     joined = joined_turns([*instructions, *messages])
+    if not messages:
+        raise ApiError(400, "input has thoughts only: give a message to be answered", param="input")
     if "tool_calls" in joined[-1]:
         raise ApiError(400, "the last of input calls a function: its function_call_output must follow", param="input")
     ask = ChatAsk(

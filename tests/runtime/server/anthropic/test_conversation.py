@@ -78,6 +78,13 @@ def test_messages_of_one_role_become_one() -> None:
     assert [call["id"] for call in messages[1]["tool_calls"]] == ["toolu_1", "toolu_2"]
 
 
+@pytest.mark.parametrize("before", [[], [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]])
+def test_a_user_who_says_nothing_is_told(before: list[dict[str, Any]]) -> None:
+    with pytest.raises(ApiError, match="is an empty list") as caught:
+        converted(*before, {"role": "user", "content": []})
+    assert (caught.value.status, caught.value.param) == (400, f"messages[{len(before)}].content")
+
+
 @pytest.mark.parametrize(
     ("block", "field"),
     [

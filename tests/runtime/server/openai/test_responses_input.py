@@ -151,6 +151,8 @@ def test_formats(text_format: dict[str, Any], schema: str | None) -> None:
         ({"input": None}, "input"),
         ({"input": []}, "input"),
         ({"input": [CALL]}, "input"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ({"input": [{"type": "reasoning", "summary": []}], "instructions": "Be kind."}, "input"),
         ({"background": True}, "background"),
         ({"tools": [TOOL], "top_logprobs": 3}, "top_logprobs"),
         ({"tools": [TOOL], "include": ["file_search_call.results", "message.output_text.logprobs"]}, "include"),
