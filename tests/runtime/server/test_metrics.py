@@ -113,7 +113,8 @@ def test_aborted_requests_are_counted(serve_plain: Serve) -> None:
     server = serve_plain()
     with httpx2.Client(base_url=server.url, timeout=30) as client:
         with client.stream("POST", "/plain", json={"max_tokens": 4000, "stream": True}) as answer:
-            assert next(answer.iter_lines())
+            lines = answer.iter_lines()  # held: the stream is closed with it
+            assert next(lines)
             assert client.post("/abort_request", json={"abort_all": True}).json() == {"num_aborted": 1}
         while server.service.admission.num_live:
             client.get("/health")
