@@ -1,4 +1,4 @@
-"""What the answers of `/v1/completions` and `/v1/chat/completions` share."""
+"""What the answers of OpenAI's endpoints share."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
@@ -23,6 +22,7 @@ from ..json_text import to_json
 from ..service import EngineService
 from ..streaming import EventStream, answer_unless_disconnected
 from ..tenant import Tenant
+from .answers import json_response
 from .models import check_model
 from .responses_answer import Envelope, Json, answer_messages, message_items
 from .responses_ask import NAMES, chat_ask, check_served
@@ -128,7 +128,7 @@ async def get_response(response_id: str, http: HttpRequest, tenant: Caller) -> R
     stored = _store(http).get(tenant.namespace_id, response_id)
     if stored is None:
         raise _not_kept(404, response_id, "response_id", "not_found")
-    return Response(to_json(stored.body), media_type="application/json")
+    return json_response(stored.body)
 
 
 @router.delete("/{response_id}")
@@ -136,8 +136,7 @@ async def delete_response(response_id: str, http: HttpRequest, tenant: Caller) -
     """Forget a response. Those that went on from it stay."""
     if not _store(http).drop(tenant.namespace_id, response_id):
         raise _not_kept(404, response_id, "response_id", "not_found")
-    deleted: dict[str, Any] = {"id": response_id, "object": "response", "deleted": True}
-    return Response(to_json(deleted), media_type="application/json")
+    return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
 def _previous(store: ResponseStore, tenant: Tenant, response_id: str | None) -> tuple[OpenAIMessage, ...]:
