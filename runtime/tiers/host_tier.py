@@ -17,8 +17,8 @@ from torch import Tensor
 from .base import TierStats
 from .slot_index import NO_SLOT, SlotIndex
 
-_PIECE_BYTES = 1 << 30
-"""Allocated at once: torch rounds what it pins up to a power of two, and 20 GiB would be 32."""
+_PINNED_BYTES = 1 << 30
+"""Pinned at once: torch rounds it up to a power of two, and 20 GiB would be 32."""
 
 
 class HostTier:
@@ -35,10 +35,15 @@ class HostTier:
     takes: Literal["finished", "evicted"] = "evicted"
 
     def __init__(self, num_slots: int, block_size: int, bytes_per_block: int, device: torch.device) -> None:
-        self._index = SlotIndex(num_slots, block_size)
         self._device = device
         self._bytes_per_block = bytes_per_block
-        self._slots = _slots(num_slots, bytes_per_block, is_pinned=device.type == "cuda")
+        is_pinned = device.type == "cuda"
+        self._slots_a_piece = max(1, _PINNED_BYTES // bytes_per_block) if is_pinned else num_slots
+        lengths = [min(self._slots_a_piece, num_slots - first) for first in range(0, num_slots, self._slots_a_piece)]
+        self._pieces = [
+            torch.empty((length, bytes_per_block), dtype=torch.uint8, pin_memory=is_pinned) for length in lengths
+        ]
+        self._index = SlotIndex(num_slots, block_size)
         self._stats = TierStats(max_held_blocks=num_slots)
 
     @property
@@ -52,7 +57,7 @@ class HostTier:
         slots = self._held_slots(namespace, token_ids, start, end)
         blocks = torch.empty((len(slots), self._bytes_per_block), dtype=torch.uint8, device=self._device)
         for row, slot in enumerate(slots):
-            blocks[row].copy_(self._slots[slot], non_blocking=True)
+            blocks[row].copy_(self._memory_of(slot), non_blocking=True)
         self._index.touch(self._index.path(namespace, self._index.keys(token_ids, end)))
         self._stats.num_hits += bool(slots)
         self._stats.num_loaded_blocks += len(slots)
@@ -74,7 +79,7 @@ class HostTier:
         added, num_evicted = self._index.add(namespace, keys, start)
         row_of = {entry: row for row, entry in enumerate(self._index.path(namespace, keys)[start:])}
         for entry in added:
-            self._slots[entry.slot].copy_(blocks[row_of[entry]], non_blocking=True)
+            self._memory_of(entry.slot).copy_(blocks[row_of[entry]], non_blocking=True)
         self._stats.num_evicted_blocks += num_evicted
         self._stats.num_stored_blocks += len(added)
         self._stats.num_stored_bytes += len(added) * self._bytes_per_block
@@ -95,12 +100,7 @@ class HostTier:
             slots.append(entry.slot)
         return slots
 
-
-def _slots(num_slots: int, bytes_per_block: int, *, is_pinned: bool) -> list[Tensor]:
-    """The memory: uint8 [bytes_per_block] each."""
-    slots: list[Tensor] = []
-    num_at_once = max(1, _PIECE_BYTES // bytes_per_block)
-    while len(slots) < num_slots:
-        shape = (min(num_at_once, num_slots - len(slots)), bytes_per_block)
-        slots += torch.empty(shape, dtype=torch.uint8, pin_memory=is_pinned).unbind()
-    return slots
+    def _memory_of(self, slot: int) -> Tensor:
+        """uint8 [bytes of a block]."""
+        piece, row = divmod(slot, self._slots_a_piece)
+        return self._pieces[piece][row]

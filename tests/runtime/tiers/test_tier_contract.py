@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -33,6 +34,10 @@ OPTIONS: dict[str, Callable[[Any, int], dict[str, Any]]] = {
 class Memory:
     bytes_per_block = 96
     device = torch.device("cpu")
+
+
+class LargeMemory(Memory):
+    bytes_per_block = 1 << 50
 
 
 @pytest.fixture(params=sorted(TIERS))
@@ -230,16 +235,31 @@ def test_all_tiers_are_closed_whatever_one_of_them_does():
     assert sorted(closed) == ["disk", "host"]
 
 
-def test_host_memory_is_taken_in_pieces(blocks, monkeypatch):
+@pytest.mark.parametrize(("device", "lengths"), [("cpu", [10]), ("cuda", [4, 4, 2])])
+def test_memory_is_pinned_in_pieces(blocks, monkeypatch, device, lengths):
     """Of which none is larger than what torch would round up to the next power of two."""
-    monkeypatch.setattr("ramet.runtime.tiers.host_tier._PIECE_BYTES", 4 * 96)
+    monkeypatch.setattr("ramet.runtime.tiers.host_tier._PINNED_BYTES", 4 * 96)
     taken = []
     empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda shape, **options: taken.append(shape) or empty(shape, **options))
-    tier = HostTier(10, 4, 96, torch.device("cpu"))
-    assert taken == [(4, 96), (4, 96), (2, 96)]
+
+    def unpinned(shape, *, dtype, pin_memory):
+        taken.append((shape, pin_memory))
+        return empty(shape, dtype=dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", unpinned)
+        tier = HostTier(10, 4, 96, torch.device(device))
+    assert taken == [((length, 96), device == "cuda") for length in lengths]
+    tier._device = torch.device("cpu")
     assert blocks.put(tier, LONG) == NUM_BLOCKS
     assert blocks.get(tier, LONG) == NUM_BLOCKS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems may promise it")
+def test_more_host_memory_than_there_may_be_is_refused():
+    config = EngineConfig(host_cache_memory=1 << 60)
+    with pytest.raises(InvalidConfigError, match="does not give that much memory"):
+        TIERS["host"](TierSpec(config, cast(Any, LargeMemory()), 4, lambda: b"{}"))
 
 
 def spec_of(config):
