@@ -121,6 +121,7 @@ def random_sequences(seed: int) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.usefixtures("products_by_row")
 def test_bits_do_not_depend_on_the_batch(make_step, seed: int) -> None:
     """Alone or together, decoded or in a chunk, with a shared prefix or without: the same bits, and right ones."""
     heads = (1, 2, 32)
@@ -143,6 +144,7 @@ def test_bits_do_not_depend_on_the_batch(make_step, seed: int) -> None:
             assert torch.equal(same.attend(kernels, 0.3)[0], output[row]), (seq_idx, row)
 
 
+@pytest.mark.usefixtures("products_by_row")
 def test_without_fixed_chunks_bits_do_depend_on_the_batch(make_step) -> None:
     """Or the test above would show nothing."""
     kernels = TritonKernels(CPU, options=CUT_UP)

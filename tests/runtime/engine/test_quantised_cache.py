@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -84,7 +83,7 @@ def test_a_copied_block_is_read_as_its_original(
 
 
 @pytest.fixture
-def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def row_by_row(monkeypatch: pytest.MonkeyPatch, products_by_row: None) -> None:
     """Products and attention whose bits do not depend on the other rows."""
     from ramet.kernels.triton import kernels
     from ramet.kernels.triton.tiles import Tile
@@ -101,8 +100,6 @@ def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
             return torch.stack([weight.mv(row) for row in x])
 
     monkeypatch.setattr(loading, "TritonKernels", RowByRow)
-    # Triton's interpreter multiplies tiles by it, and what some BLAS make of a row depends on its place in the tile.
-    monkeypatch.setattr(np, "matmul", lambda a, b, dtype: np.einsum("ij,jk->ik", a, b, dtype=dtype))
 
 
 def contents(output: RequestOutput) -> list[Any]:
