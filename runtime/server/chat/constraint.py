@@ -59,6 +59,8 @@ def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolForma
     try:
         return Constrained(calls.enforced(schemas, otherwise))
     except GrammarError:
+        if otherwise is not None:
+            llm.prepare(request)  # by itself it may be what cannot be enforced, under its own name
         unenforced = calls.unenforceable(schemas)
     return Constrained(calls.enforced(schemas | dict.fromkeys(unenforced, _ANY_OBJECT), otherwise), unenforced)
 
