@@ -77,9 +77,7 @@ def schema_text(schema: object) -> str:
         except (ValueError, RecursionError) as error:
             raise InvalidGrammarSpecError(f"json_schema={schema!r:.80} is not JSON: {error}") from error
     if not isinstance(schema, Mapping | bool):
-        raise InvalidGrammarSpecError(
-            f"json_schema must be a dict, JSON text or a pydantic model class, not {schema!r}"
-        )
+        raise InvalidGrammarSpecError(f"json_schema={schema!r:.80} must be a dict, JSON text or a pydantic model class")
     try:
         return json.dumps(schema if isinstance(schema, bool) else dict(schema), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

@@ -38,6 +38,7 @@ OPENAI: list[tuple[Json, str]] = [
     ({"guided_choice": [""]}, "guided_choice"),
     ({"guided_json": '{"minimum": NaN}'}, "guided_json"),
     ({"guided_json": "{"}, "guided_json"),
+    ({"guided_json": "3"}, "guided_json"),
     ({"logit_bias": {"1": -100, "01": 100}}, "logit_bias"),
 ]
 TOOL: Json = {"type": "function", "function": {"name": "f"}}
