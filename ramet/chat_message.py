@@ -169,7 +169,7 @@ def _keys(where: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield f"a key of {where}", str(key)
-            yield from _keys(f"{where}.{key}", item)
+            yield from _keys(f"{where}.{key!s:.40}", item)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for idx, item in enumerate(value):
             yield from _keys(f"{where}[{idx}]", item)
@@ -186,7 +186,7 @@ def _texts(where: str, value: object) -> Iterator[tuple[str, str]]:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield f"a key of {where}", str(key)
-            yield from _texts(f"{where}.{key}", item)
+            yield from _texts(f"{where}.{key!s:.40}", item)
     elif isinstance(value, Sequence) and not isinstance(value, bytes):
         for idx, item in enumerate(value):
             yield from _texts(f"{where}[{idx}]", item)

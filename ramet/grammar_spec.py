@@ -75,15 +75,13 @@ def schema_text(schema: object) -> str:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise InvalidGrammarSpecError(f"json_schema is not JSON: {error}") from error
+            raise InvalidGrammarSpecError(f"json_schema={schema!r:.80} is not JSON: {error}") from error
     if not isinstance(schema, Mapping | bool):
-        raise InvalidGrammarSpecError(
-            f"json_schema must be a dict, JSON text or a pydantic model class, not {schema!r}"
-        )
+        raise InvalidGrammarSpecError(f"json_schema={schema!r:.80} must be a dict, JSON text or a pydantic model class")
     try:
         return json.dumps(schema if isinstance(schema, bool) else dict(schema), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidGrammarSpecError(f"json_schema cannot be written as JSON: {error}") from error
+        raise InvalidGrammarSpecError(f"json_schema={schema!r:.80} cannot be written as JSON: {error}") from error
 
 
 _SCHEMAS_BY_NAME = ("properties", "$defs", "patternProperties")
@@ -121,7 +119,7 @@ def choices_tuple(choices: object) -> tuple[str, ...]:
         raise InvalidGrammarSpecError("choices=[] is not allowed: give at least one choice")
     for item in items:
         if not isinstance(item, str) or not item:
-            raise InvalidGrammarSpecError(f"every choice must be a non-empty string, {item!r} is not")
+            raise InvalidGrammarSpecError(f"choices has {item!r:.80}: every choice must be a non-empty string")
     if len(set(items)) != len(items):
-        raise InvalidGrammarSpecError("the choices must differ from each other")
+        raise InvalidGrammarSpecError("choices has a text twice: they must differ from each other")
     return items

@@ -95,7 +95,10 @@ def from_native(values: Mapping[str, Any] | None) -> NativeParams:
     if isinstance(temperature, int | float) and 0.0 <= temperature < _GREEDY_BELOW:
         given["temperature"] = 0.0
     if isinstance(given.get("logit_bias"), Mapping):  # JSON has no numbers as keys
-        given["logit_bias"] = {_as_int(key): bias for key, bias in given["logit_bias"].items()}
+        biases = given["logit_bias"]
+        given["logit_bias"] = {_as_int(key): bias for key, bias in biases.items()}
+        if len(given["logit_bias"]) < len(biases):
+            raise InvalidSamplingParamsError("logit_bias has a token twice, in two spellings of its id")
     is_prefill_only = given["max_tokens"] == 0 and not isinstance(given["max_tokens"], bool)
     if is_prefill_only:
         given = {**given, "max_tokens": 1, "n": 1, "best_of": None, "min_tokens": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -57,9 +58,9 @@ def _tell_branches(schema: dict[str, Any]) -> None:
 
 def _branches(schema: Any, root: Schema) -> Iterator[Schema]:
     """It, and all schemas that say something of the same value."""
-    pending, seen = [schema], set()
+    pending, seen = deque([schema]), set()
     while pending:
-        branch = pending.pop(0)
+        branch = pending.popleft()
         if not isinstance(branch, Mapping) or id(branch) in seen:
             continue
         seen.add(id(branch))

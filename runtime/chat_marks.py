@@ -85,7 +85,7 @@ class Marks:
     def _marked_message(self, idx: int, message: Mapping[str, Any]) -> dict[str, Any]:
         where = f"messages[{idx}]"
         marked = {
-            key: value if key in ("role", "content") else self._marked(f"{where}.{key}", value)
+            key: value if key in ("role", "content") else self._marked(f"{where}.{key!s:.40}", value)
             for key, value in message.items()
         }
         content = message["content"]
@@ -97,7 +97,7 @@ class Marks:
         if isinstance(value, str):
             return self._mark(MarkedText(value, where)) if self._is_risky(value) else value
         if isinstance(value, Mapping):
-            return {key: self._marked(f"{where}.{key}", item) for key, item in value.items()}
+            return {key: self._marked(f"{where}.{key!s:.40}", item) for key, item in value.items()}
         if isinstance(value, Sequence) and not isinstance(value, bytes):
             return [self._marked(f"{where}[{idx}]", item) for idx, item in enumerate(value)]
         return value

@@ -140,7 +140,10 @@ class ChatTemplate:
         """
         for name in options:
             if not name.isidentifier() or name in OWN_VARIABLES:
-                raise ChatTemplateError(f"{name!r:.80} cannot be a variable for the chat template: choose another name")
+                raise ChatTemplateError(
+                    f"chat_template_kwargs has {name!r:.80}, which cannot be a variable for the chat template: choose "
+                    "another name"
+                )
         for where, text in option_texts(options):
             if self._could_form_special(text):
                 raise ChatTemplateError(f"{where}={text!r:.80} may become a special token in the chat template's text")

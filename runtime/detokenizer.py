@@ -15,7 +15,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
-from .stop_finder import StopFinder
+from .sealed_stops import SealedPart, SealedStops
+from .stop_finder import StopFinder, StopMatch
 from .stop_regex import StopRegex
 
 
@@ -34,6 +35,7 @@ class IncrementalDetokenizer:
         stop_strings: end the text; which one ends it, and where, does not depend on how the text is cut into tokens:
             the one that is complete first, the longer one if two are complete at once.
         stop_regexes: likewise; see StopFinder for which counts of several.
+        sealed: parts of the text that none of them cuts.
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: keep the stop string at the end of the text.
         min_tokens: stops that are complete before this many tokens are ordinary text.
@@ -52,6 +54,7 @@ class IncrementalDetokenizer:
         stop_strings: Sequence[str] = (),
         stop_regexes: Sequence[StopRegex] = (),
         *,
+        sealed: SealedPart | None = None,
         skip_special_tokens: bool = True,
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
@@ -59,7 +62,7 @@ class IncrementalDetokenizer:
         strip_leading_space: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
-        self._stops = StopFinder(stop_strings, stop_regexes) if stop_strings or stop_regexes else None
+        self._stops = _stops(stop_strings, stop_regexes, sealed)
         self._may_strip_space = strip_leading_space
         self._skip_special_tokens = skip_special_tokens
         self._include_stop = include_stop_str_in_output
@@ -78,9 +81,13 @@ class IncrementalDetokenizer:
         return "".join([self._append_one(token_id) for token_id in token_ids])
 
     def finish(self, *, drops_unfinished: bool = False) -> str:
-        """No more tokens: returns what was held back. An unfinished character becomes U+FFFD, or is dropped."""
+        """No more tokens: returns what was held back. An unfinished character becomes U+FFFD, or is dropped. It may
+        show only now that there was a stop string."""
         if self.stop_string is not None:
             return ""
+        stop = None if self._stops is None else self._stops.finish()
+        if stop is not None:
+            return self._publish_stopped(stop, self._held)
         self._has_dropped = drops_unfinished and bool(self._decoder.getstate()[0])
         rest = self._held + ("" if drops_unfinished else self._decoder.decode(b"", final=True))
         self._held = ""
@@ -137,16 +144,19 @@ class IncrementalDetokenizer:
             return self._publish(new)
         may_stop = len(self._token_ends) >= self._min_tokens
         for idx, char in enumerate(new):
-            stop = self._stops.feed(char)
-            if stop is not None and may_stop:
-                self.stop_string = stop.reason
-                whole = self._held + new[: idx + 1]
-                self._held = ""
-                return self._publish(whole if self._include_stop else whole[: len(whole) - stop.num_chars])
+            stop = self._stops.feed(char, may_stop=may_stop)
+            if stop is not None:
+                return self._publish_stopped(stop, self._held + new[: idx + 1])
         pending = self._held + new
         num_safe = len(pending) - self._stops.num_held_chars
         self._held = pending[num_safe:]
         return self._publish(pending[:num_safe])
+
+    def _publish_stopped(self, stop: StopMatch, pending: str) -> str:
+        self.stop_string = stop.reason
+        self._held = ""
+        num_dropped = stop.num_chars_after + (0 if self._include_stop else stop.num_chars)
+        return self._publish(pending[: len(pending) - num_dropped])
 
     def _publish(self, text: str) -> str:
         if text:
@@ -157,3 +167,12 @@ class IncrementalDetokenizer:
     def _is_inside(self, token_idx: int) -> bool:
         end = self._token_ends[token_idx]
         return end is not None and end <= self._num_published
+
+
+def _stops(
+    stop_strings: Sequence[str], stop_regexes: Sequence[StopRegex], sealed: SealedPart | None
+) -> StopFinder | SealedStops | None:
+    if not stop_strings and not stop_regexes:
+        return None
+    finder = StopFinder(stop_strings, stop_regexes)
+    return finder if sealed is None else SealedStops(finder, sealed)

@@ -122,7 +122,7 @@ def _tokenized(prompt: Prompt, tokenizer: Tokenizer, idx: int | None) -> tuple[s
     try:
         return tokenize_prompt(prompt, tokenizer)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"prompt {idx}: {error}") from error
+        raise InvalidRequestError(f"prompt {idx}: {error}", field=error.field) from error
 
 
 def _request(
@@ -157,7 +157,7 @@ def _prompts(
     prompt: str | Sequence[str] | None, input_ids: Sequence[int] | Sequence[Sequence[int]] | None, name: str
 ) -> tuple[list[Prompt], bool]:
     if (prompt is None) == (input_ids is None):
-        raise InvalidRequestError(f"give either {name} or input_ids")
+        raise InvalidRequestError(f"give either {name} or input_ids", field=name)
     if isinstance(prompt, str):
         return [prompt], True
     if prompt is not None:

@@ -150,7 +150,7 @@ class OutputProcessor:
         text, token_ids = self._advance_text(sequence, tokens.token_ids)
         output = None
         if sequence.finish_reason is not None:
-            text += sequence.detokenizer.finish(drops_unfinished=sequence.constraint is not None)
+            text += self._finish_text(sequence)
             if not state.is_ranked and _must_be_complete(state) and not self._is_complete(sequence):
                 return self._fail_incomplete(sequence, self._completion(sequence))
             state.num_open -= 1
@@ -192,6 +192,15 @@ class OutputProcessor:
                 del sequence.token_ids[sequence.num_tokens - num_cut :]
                 return text, token_ids[: idx + 1]
         return text, token_ids
+
+    @staticmethod
+    def _finish_text(sequence: Sequence) -> str:
+        """What was held back of its text. Mutates the sequence where that ends with a stop string."""
+        rest = sequence.detokenizer.finish(drops_unfinished=sequence.constraint is not None)
+        is_stopped = sequence.detokenizer.stop_string is not None and sequence.stop_reason is None
+        if is_stopped and not sequence.has_stop_token:
+            sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, sequence.detokenizer.stop_string
+        return rest
 
     def _is_complete(self, sequence: Sequence) -> bool | None:
         """Whether the text satisfies its constraint; None without one."""

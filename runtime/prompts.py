@@ -70,5 +70,5 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, t
 
 def _encode_text(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     if not text:
-        raise InvalidRequestError("the prompt is empty: it must have at least one character")
+        raise InvalidRequestError("the prompt is empty: it must have at least one character", field="prompt")
     return tuple(tokenizer.encode(text, add_special_tokens=True, parse_special=True))

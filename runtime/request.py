@@ -12,6 +12,7 @@ from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
 from .grammar.interface import Grammar
 from .request_program import RequestProgram
+from .sealed_stops import SealedPart
 from .stop_regex import StopRegex
 
 
@@ -55,6 +56,7 @@ class Request:
         program: which run of which program it comes from, for the `program` policy and for keeping what programs will
             use again; None for a request that stands alone. Tell the engine when the run is over: LLM.end_program.
         constraint: what the text must be, in place of what sampling_params say of it; such as a text with tool calls.
+        sealed: parts of the text that no stop string or regex cuts, such as tool calls.
         closes: a constrained text is steered so that it is complete within max_tokens, as with on_incomplete="close",
             if any fits in there; a longer one is cut off. Stop strings may cut it off all the same.
         grammar: the compiled constraint; set where the request is submitted.
@@ -78,6 +80,7 @@ class Request:
     label: str | None = field(default=None, compare=False)
     program: RequestProgram | None = field(default=None, compare=False)
     constraint: GrammarSpec | None = None
+    sealed: SealedPart | None = None
     closes: bool = False
     grammar: Grammar | None = field(default=None, compare=False, repr=False)
     stop_regexes: tuple[StopRegex, ...] = field(default=(), compare=False, repr=False)

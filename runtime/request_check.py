@@ -69,7 +69,7 @@ def check_request(request: Request, limits: RequestLimits) -> None:
     if not isinstance(request.sampling_params, SamplingParams):
         raise InvalidRequestError(f"sampling_params must be a SamplingParams, not {request.sampling_params!r}")
     if not request.prompt_token_ids and not request.continuations:
-        raise InvalidRequestError("the prompt is empty: it must have at least one token")
+        raise InvalidRequestError("the prompt is empty: it must have at least one token", field="prompt")
     params = request.sampling_params
     _check_token_ids("prompt_token_ids", request.prompt_token_ids, limits.vocab_size)
     _check_token_ids("stop_token_ids", params.stop_ids, limits.vocab_size)

@@ -74,6 +74,7 @@ class SequenceFactory:
             self._tokenizer,
             params.stop_strings,
             request.stop_regexes,
+            sealed=request.sealed,
             skip_special_tokens=params.skip_special_tokens,
             include_stop_str_in_output=params.include_stop_str_in_output,
             min_tokens=params.min_tokens + request.num_healed_tokens,

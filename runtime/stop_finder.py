@@ -15,11 +15,13 @@ class StopMatch:
 
     Attributes:
         reason: the stop string, or the pattern of the stop regex.
-        num_chars: length of the matching end of the text.
+        num_chars: length of the match.
+        num_chars_after: of the text that follow it, where it shows later that it is one (see SealedStops).
     """
 
     reason: str
     num_chars: int
+    num_chars_after: int = 0
 
 
 class StopFinder:
@@ -35,12 +37,26 @@ class StopFinder:
         """Length of the longest tail of the text so far that may become a stop."""
         return max(self._strings.num_held_chars, *(regex.num_held_chars for regex in self._regexes), 0)
 
-    def feed(self, char: str) -> StopMatch | None:
-        """Take in one more character. Returns what is complete with it, if anything."""
+    def feed(self, char: str, *, may_stop: bool = True) -> StopMatch | None:
+        """Take in one more character. Returns what is complete with it, if anything.
+
+        Args:
+            may_stop: otherwise what is complete here is ordinary text.
+        """
         stop = self._strings.feed(char)
         best = None if stop is None else StopMatch(stop, len(stop))
         for regex in self._regexes:
             num_chars = regex.feed(char)
             if num_chars is not None and (best is None or num_chars > best.num_chars):
                 best = StopMatch(regex.pattern, num_chars)
-        return best
+        return best if may_stop else None
+
+    def finish(self) -> StopMatch | None:
+        """The text has ended. All that was complete has been told."""
+        return None
+
+    def reset(self) -> None:
+        """Another text begins."""
+        self._strings.reset()
+        for regex in self._regexes:
+            regex.reset()

@@ -43,6 +43,10 @@ class StopMatcher:
         self._state = edges[state].get(char, 0)
         return self._ends[self._state]
 
+    def reset(self) -> None:
+        """Another text begins."""
+        self._state = 0
+
     def _add(self, stop: str) -> None:
         state = 0
         for char in stop:

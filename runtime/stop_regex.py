@@ -94,3 +94,7 @@ class StopRegexMatcher:
         start_of_match = after.pop(ACCEPTING, None)
         self._tail_starts = after
         return None if start_of_match is None else self._num_chars - start_of_match
+
+    def reset(self) -> None:
+        """Another text begins."""
+        self._tail_starts = {}

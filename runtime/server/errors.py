@@ -93,7 +93,8 @@ def foreseen(error: BaseException) -> ApiError | None:
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.field or _field_named(str(error)))
     if isinstance(error, _NAMED_FAULTS):
-        return ApiError(400, str(error), param=_field_named(str(error)))
+        param = "messages" if isinstance(error, ChatTemplateError) else None
+        return ApiError(400, str(error), param=_field_named(str(error)) or param)
     return None
 
 

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope
 
 from .errors import ApiError, too_deep
 from .service import EngineService
+from .unsayable import NumberReader, may_have_half_pairs, refuse_unsayable
 
 _SMALL_BYTES = 64 << 10
 """A body of this size is read sooner than a worker would have been woken."""
@@ -86,18 +87,22 @@ def read_body(content: bytes, model: type[BaseModel]) -> BaseModel:
     Raises:
         ApiError: 400, it is no JSON, or a field has a value that it may not have.
     """
-    value = _parsed(content)
+    numbers = NumberReader()
+    value = _parsed(content, numbers)
     try:
-        return model.model_validate(value)
+        body = model.model_validate(value)
     except ValidationError as error:
         raise invalid_value(error.errors(include_url=False)[0], value) from None
+    if not numbers.are_finite or may_have_half_pairs(content):
+        refuse_unsayable(value, (field.alias or name for name, field in model.model_fields.items()))
+    return body
 
 
-def _parsed(content: bytes) -> object:
+def _parsed(content: bytes, numbers: NumberReader) -> object:
     if not content:
         raise ApiError(400, "the body is empty: send a JSON object")
     try:
-        return json.loads(content)
+        return json.loads(content, parse_float=numbers, parse_constant=numbers)
     except json.JSONDecodeError as error:
         raise ApiError(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
     except UnicodeDecodeError as error:

@@ -31,8 +31,11 @@ class Tenant:
     namespace_id: str
     is_admin: bool
 
-    def namespace(self, cache_salt: str | None = None) -> CacheNamespace:
+    def namespace(self, cache_salt: str | None = None, field: str = "cache_salt") -> CacheNamespace:
         """Where this tenant's prefixes are cached; a salt makes a cache of its own inside, never one of another tenant.
+
+        Args:
+            field: what the client calls the salt.
 
         Raises:
             ApiError: the salt is no text, or too long.
@@ -40,7 +43,7 @@ class Tenant:
         if cache_salt is None:
             return CacheNamespace(self.namespace_id)
         if not isinstance(cache_salt, str) or not 1 <= len(cache_salt) <= MAX_SALT_CHARS:
-            raise ApiError(400, f"cache_salt must be a text of 1 to {MAX_SALT_CHARS} characters", param="cache_salt")
+            raise ApiError(400, f"{field} must be a text of 1 to {MAX_SALT_CHARS} characters", param=field)
         return CacheNamespace(self.namespace_id, cache_salt)
 
 

@@ -95,16 +95,27 @@ class CallReader:
             place = self._place
             yield from self._read(place)
 
-    def finish(self) -> Iterator[Piece]:
-        """The text has ended. A call that was cut off before its arguments is left out."""
+    def finish(self, *, is_cut: bool = False) -> Iterator[Piece]:
+        """The text has ended. A call that was cut off before its arguments is left out.
+
+        Args:
+            is_cut: it would have gone on, so that what it ends with may be the beginning of a mark, which is not shown.
+        """
         if self._place is _Place.CONTENT:
-            yield from self._content(self._buffer)
+            num_hidden = self._num_mark_chars() if is_cut else 0
+            shown = self._buffer[: len(self._buffer) - num_hidden]
+            yield from self._content(shown.rstrip() if num_hidden else shown)
         self._buffer = ""
 
     @property
     def is_behind_call(self) -> bool:
         """The text so far ends with a whole call."""
         return self.num_calls > 0 and self._place is _Place.CONTENT and not self._buffer and not self._has_later_content
+
+    @property
+    def is_inside_call(self) -> bool:
+        """The text so far ends in the middle of a call."""
+        return self._place is not _Place.CONTENT
 
     def _read(self, place: _Place) -> Iterator[Piece]:
         match place:
@@ -136,9 +147,15 @@ class CallReader:
             self._gap = before[len(shown) :]
             self._place = _Place.HEAD
             return
-        num_held = next((n for n in range(len(mark) - 1, 0, -1) if self._buffer.endswith(mark[:n])), 0)
-        shown = self._buffer[: len(self._buffer) - num_held].rstrip()
+        shown = self._buffer[: len(self._buffer) - self._num_mark_chars()].rstrip()
         yield from self._content(self._take(len(shown)))
+
+    def _num_mark_chars(self) -> int:
+        """How many characters at the end of the text so far may be the beginning of a mark."""
+        if self.tool_format.is_whole_text:
+            return 0 if self._has_content else len(self._buffer)
+        mark = self.tool_format.mark
+        return next((n for n in range(len(mark) - 1, 0, -1) if self._buffer.endswith(mark[:n])), 0)
 
     def _content(self, text: str) -> Iterator[Piece]:
         if self.num_calls and not self._has_content:

@@ -15,6 +15,7 @@ from ...grammar.errors import GrammarError
 from ...grammar.tagged_text import Tag, TaggedText
 from ...llm import LLM
 from ...request import Request
+from ...sealed_stops import SealedPart
 from ..errors import ApiError
 from .ask import ChatAsk
 
@@ -48,9 +49,7 @@ def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolForma
     """
     if not ask.callable_tools:
         return Constrained(llm.prepare(closing(request)))
-    calls = _Calls(
-        llm, dataclasses.replace(request, sampling_params=_free(ask.sampling), closes=True), ask, tool_format
-    )
+    calls = _Calls(llm, dataclasses.replace(request, sampling_params=_free(ask), closes=True), ask, tool_format)
     schemas = {
         function["name"]: json.dumps(closed_parameters(function), ensure_ascii=False)
         for _, function in ask.callable_tools
@@ -60,6 +59,8 @@ def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolForma
     try:
         return Constrained(calls.enforced(schemas, otherwise))
     except GrammarError:
+        if otherwise is not None:
+            llm.prepare(request)  # by itself it may be what cannot be enforced, under its own name
         unenforced = calls.unenforceable(schemas)
     return Constrained(calls.enforced(schemas | dict.fromkeys(unenforced, _ANY_OBJECT), otherwise), unenforced)
 
@@ -102,7 +103,8 @@ class _Calls:
             is_single=choice.is_single or not tool_format.is_parallel,
             otherwise=otherwise,
         )
-        return self.llm.prepare(dataclasses.replace(self.request, constraint=text.spec()))
+        sealed = SealedPart(tool_format.mark, tool_format.closing or None)
+        return self.llm.prepare(dataclasses.replace(self.request, constraint=text.spec(), sealed=sealed))
 
     def unenforceable(self, schemas: Mapping[str, str]) -> tuple[str, ...]:
         """The names of the tools whose schemas cannot be enforced, and need not be.
@@ -123,6 +125,7 @@ class _Calls:
         return tuple(found)
 
 
-def _free(sampling: SamplingParams) -> SamplingParams:
-    """The same parameters for a text that may be anything."""
-    return sampling.replace(**_FREE)
+def _free(ask: ChatAsk) -> SamplingParams:
+    """The same parameters for a text that may be anything; where it has to be calls, nothing in it can stop it."""
+    unstopped = {"stop": (), "stop_regex": ()} if ask.tool_choice.mode == "required" else {}
+    return ask.sampling.replace(**_FREE, **unstopped)

@@ -146,7 +146,22 @@ def _check(service: EngineService, ask: ChatAsk) -> None:
     most = service.config.max_n
     if ask.sampling.num_sequences > most:
         raise ApiError(400, f"n={ask.sampling.num_sequences} is more than the {most} of this server", param="n")
+    _check_num_messages(ask, service.llm.max_context_len)
     check_tools(ask)
+
+
+def _check_num_messages(ask: ChatAsk, context_len: int) -> None:
+    """Each message and each call has a token at least. Looked at before anything is done with them, as templates take
+    their time."""
+    calls = (message.get("tool_calls") for message in ask.messages)
+    count = len(ask.messages) + sum(len(each) for each in calls if isinstance(each, list))
+    if count > context_len:
+        raise ApiError(
+            400,
+            f"messages has {count} messages and tool calls, and the model's context has {context_len} tokens: "
+            "shorten the conversation",
+            param="messages",
+        )
 
 
 def _cut_at_context(ask: ChatAsk, num_left: int) -> ChatAsk:

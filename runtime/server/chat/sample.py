@@ -33,12 +33,11 @@ class Sample:
 
     def take(self, chunk: OutputChunk) -> Iterator[ChatEvent]:
         """What a chunk adds; SampleEnd with the sample's last one."""
-        is_end = chunk.finish_reason is not None
         self._num_tokens += len(chunk.token_ids)
         num_text_tokens = len(chunk.token_ids) - self._ends_with_stop_token(chunk)
         self._token_ids += chunk.token_ids[:num_text_tokens]
         self._logprobs += (chunk.logprobs or ())[:num_text_tokens]
-        for piece in self._pieces(chunk.text, is_end):
+        for piece in self._pieces(chunk):
             yield self._event(piece)
         if self._token_ids:
             yield self._event(Content(""))
@@ -83,14 +82,14 @@ class Sample:
         is_stop = chunk.finish_reason is FinishReason.STOP and not isinstance(chunk.stop_reason, str)
         return is_stop and bool(chunk.token_ids) and chunk.token_ids[-1] in self._stop_token_ids
 
-    def _pieces(self, text: str, is_end: bool) -> Iterator[Piece]:
+    def _pieces(self, chunk: OutputChunk) -> Iterator[Piece]:
         if self._reader is None:
-            if text:
-                yield Content(text)
+            if chunk.text:
+                yield Content(chunk.text)
             return
-        yield from self._reader.feed(text)
-        if is_end:
-            yield from self._reader.finish()
+        yield from self._reader.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            yield from self._reader.finish(is_cut=chunk.finish_reason is FinishReason.LENGTH)
 
     def _event(self, piece: Piece) -> ChatEvent:
         call_idx = self._reader.num_calls - 1 if self._reader is not None else 0
@@ -105,6 +104,8 @@ class Sample:
                 return ToolCallDelta(self._index, call_idx, piece.text)
 
     def _finish(self, chunk: OutputChunk) -> FinishLiteral:
+        if self._reader is not None and self._reader.is_inside_call:
+            return "length"
         has_calls = self._reader is not None and self._reader.num_calls > 0
         is_behind_call = self._reader is not None and self._reader.is_behind_call
         is_whole = chunk.complete is True and (is_behind_call or (self._is_json and not has_calls))

@@ -44,7 +44,9 @@ def check_tools(ask: ChatAsk) -> None:
     is_plain = spec is None or (spec.kind == "json_schema" and spec.json_whitespace == "fixed" and spec.backend is None)
     if ask.tool_choice.mode == "auto" and ask.callable_tools and not is_plain:
         raise ApiError(
-            400, "tools go with a response_format of JSON only: leave out the other constraint, or tool_choice='none'"
+            400,
+            "tools go with a response_format of JSON only: leave out the other constraint, or take tool_choice='none'",
+            param="tools",
         )
 
 

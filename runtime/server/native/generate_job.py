@@ -142,7 +142,7 @@ class GenerateJob:
                     priority=priorities[idx],
                     routing_key=routing_keys[idx],
                     num_healable_tokens=self._num_healable_tokens(item.request.prompt_token_ids, num_chars[idx]),
-                    cache_namespace=self._tenant.namespace(_one_salt(salts[idx], extra_keys[idx])),
+                    cache_namespace=self._tenant.namespace(*_one_salt(salts[idx], extra_keys[idx])),
                 ),
             )
             for idx, item in enumerate(ask.items)
@@ -211,8 +211,8 @@ class GenerateJob:
         return self._service.llm.tokenizer.decode(token_ids, skip_special_tokens=False, is_text_start=False)
 
 
-def _one_salt(salt: str | None, extra_key: str | None) -> str | None:
-    """SGLang has two names for what keeps caches apart."""
+def _one_salt(salt: str | None, extra_key: str | None) -> tuple[str | None, str]:
+    """SGLang has two names for what keeps caches apart. Returns it, and the one that was used."""
     if salt is not None and extra_key is not None:
         raise ApiError(400, "give cache_salt or extra_key: they are the same here", param="extra_key")
-    return extra_key if salt is None else salt
+    return (salt, "cache_salt") if extra_key is None else (extra_key, "extra_key")

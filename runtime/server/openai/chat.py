@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -109,7 +109,7 @@ class ChatStream:
         async with await start() as run:
             self._num_prompt_tokens = len(run.prompt_token_ids)
             for index in range(self._body.n or 1):
-                yield self._chunk(index, {"role": "assistant", "content": ""})
+                yield self._begin(index, run.prompt_token_ids)
             async for happened in run.events():
                 match happened:
                     case TextDelta():
@@ -131,6 +131,12 @@ class ChatStream:
                             yield self._usage(happened.output)
             yield DONE
 
+    def _begin(self, index: int, prompt_token_ids: Sequence[int]) -> bytes:
+        """The first chunk of all tells the prompt's ids."""
+        has_ids = index == 0 and self._body.return_token_ids
+        top = {"prompt_token_ids": prompt_token_ids} if has_ids else {}
+        return self._chunk(index, {"role": "assistant", "content": ""}, top)
+
     def _text(self, delta: TextDelta) -> bytes:
         more: dict[str, Any] = {}
         if delta.logprobs:
@@ -142,14 +148,19 @@ class ChatStream:
     def _call(self, index: int, call_idx: int, call: dict[str, Any]) -> bytes:
         return self._chunk(index, {"tool_calls": [{"index": call_idx, **call}]})
 
-    def _chunk(self, index: int, delta: dict[str, Any], **more: Any) -> bytes:
+    def _chunk(self, index: int, delta: dict[str, Any], top: Mapping[str, Any] | None = None, **more: Any) -> bytes:
+        """
+        Args:
+            top: what stands beside the choices.
+            more: what stands in the choice.
+        """
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
         usage: dict[str, Any] = {}
         if self._body.has_running_usage:
             usage = {"usage": counts(self._num_prompt_tokens, sum(self._num_tokens))}
         elif self._body.has_usage:
             usage = {"usage": None}
-        return event(self._heading.body(choices=[choice], **usage))
+        return event(self._heading.body(choices=[choice], **usage, **(top or {})))
 
     def _usage(self, output: RequestOutput) -> bytes:
         return event(self._heading.body(choices=[], usage=usage_body([output])))

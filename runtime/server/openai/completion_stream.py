@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,14 +34,17 @@ class CompletionStream:
         self._comes_whole = ask.is_prompt_only or (ask.has_echo and ask.num_logprobs is not None)
         self._num_prompt_tokens = 0
         self._num_tokens = 0
+        self._untold: dict[int, Sequence[int]] = {}  # the prompts of choices whose first chunk was not sent yet
         self._lists: defaultdict[int, LogprobLists] = defaultdict(writer.lists)
 
     async def events(self, submit: Callable[[], Awaitable[LiveRequests]]) -> AsyncIterator[bytes]:
         outputs: dict[int, RequestOutput] = {}
         async with await submit() as live:
             self._num_prompt_tokens = sum(len(handle.request.prompt_token_ids) for handle in live.handles)
+            if self._body.return_token_ids and not self._comes_whole:
+                self._untold = self._prompts(live)
             if self._ask.has_echo and not self._comes_whole:
-                for piece in self._echoes(live):
+                async for piece in self._echoes(live):
                     yield piece
             async for prompt_idx, chunk in live.chunks():
                 if chunk.output is not None:
@@ -58,9 +61,17 @@ class CompletionStream:
                 yield event(self._heading.body(choices=[], usage=usage))
             yield DONE
 
-    def _echoes(self, live: LiveRequests) -> Iterator[bytes]:
+    def _prompts(self, live: LiveRequests) -> dict[int, Sequence[int]]:
+        return {
+            self._writer.index(prompt_idx, sample_idx): handle.request.prompt_token_ids
+            for prompt_idx, handle in enumerate(live.handles)
+            for sample_idx in range(self._ask.num_choices)
+        }
+
+    async def _echoes(self, live: LiveRequests) -> AsyncIterator[bytes]:
         for prompt_idx, handle in enumerate(live.handles):
-            text = self._writer.prompt_text(handle.request)
+            request = handle.request
+            text = await self._service.workers.call(self._tenant.name, partial(self._writer.prompt_text, request))
             for sample_idx in range(self._ask.num_choices):
                 yield self._chunk(self._writer.index(prompt_idx, sample_idx), text)
 
@@ -84,7 +95,8 @@ class CompletionStream:
             yield self._chunk(index, chunk.text, **more)
 
     def _chunk(self, index: int, text: str, **more: Any) -> bytes:
-        return self._event({"index": index, "text": text, "logprobs": None, "finish_reason": None, **more})
+        told = {"prompt_token_ids": self._untold.pop(index)} if index in self._untold else {}
+        return self._event({"index": index, "text": text, "logprobs": None, "finish_reason": None, **told, **more})
 
     def _event(self, choice: dict[str, Any]) -> bytes:
         usage: dict[str, Any] = {}

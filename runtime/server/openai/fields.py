@@ -137,4 +137,7 @@ def _numbered(biases: object) -> dict[int, Any]:
     """JSON has no numbers as keys."""
     if not isinstance(biases, dict) or not all(map(_NUMBER.fullmatch, biases)):
         raise ApiError(400, f"logit_bias={biases!r:.80} must map token ids to numbers", param="logit_bias")
-    return {int(key): bias for key, bias in biases.items()}
+    numbered = {int(key): bias for key, bias in biases.items()}
+    if len(numbered) < len(biases):
+        raise ApiError(400, "logit_bias has a token twice, in two spellings of its id", param="logit_bias")
+    return numbered

@@ -66,7 +66,8 @@ class _Turn:
             return pieces, self._stored(events.ended)
 
         async with await self._start() as run:
-            for piece in events.start():
+            begun = await self.service.workers.call(self.tenant.name, lambda: list(events.start()))
+            for piece in begun:
                 yield piece
             async for happened in run.events():
                 if isinstance(happened, ChatEnd):
@@ -123,12 +124,13 @@ async def create_response(
 
 
 @router.get("/{response_id}")
-async def get_response(response_id: str, http: HttpRequest, tenant: Caller) -> Response:
+async def get_response(response_id: str, http: HttpRequest, service: Service, tenant: Caller) -> Response:
     """A response that was kept."""
     stored = _store(http).get(tenant.namespace_id, response_id)
     if stored is None:
         raise _not_kept(404, response_id, "response_id", "not_found")
-    return json_response(stored.body)
+    content = await service.workers.call(tenant.name, lambda: to_json(stored.body))
+    return Response(content, media_type="application/json")
 
 
 @router.delete("/{response_id}")

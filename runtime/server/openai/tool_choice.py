@@ -39,7 +39,7 @@ def _allowed(where: str, allowed: Mapping[str, object], *, is_nested: bool, is_s
     names = [_function_name(f"{where}.tools[{idx}]", tool, is_nested=is_nested) for idx, tool in enumerate(tools)]
     match mode:
         case "auto" | "required":
-            return ToolChoice(mode, tuple(names), is_single=is_single)
+            return ToolChoice(mode, tuple(dict.fromkeys(names)), is_single=is_single)
     raise ApiError(400, f"{where}.mode={mode!r:.80} must be 'auto' or 'required'", param=f"{where}.mode")
 
 

@@ -49,6 +49,33 @@ def nodes(schema: object) -> Iterator[dict[str, Any]]:
             yield from nodes(part)
 
 
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [
+        (rb'{"messages": [{"role": "user", "content": "a\ud800"}]}', "messages[0].content"),
+        (b'{"messages": [{"role": "user", "content": "a\xed\xa0\x80"}]}', "messages[0].content"),
+        (rb'{"messages": [{"role": "user", "\udfff": "a"}]}', "messages[0]"),
+        (rb'{"messages": [{}], "tools": [{"function": {"name": "\udc00"}}]}', "tools[0].function.name"),
+        (b'{"messages": [{}], "tools": [{"function": {"parameters": {"x": NaN}}}]}', "tools[0].function.parameters.x"),
+        (b'{"messages": [{}], "tool_choice": {"x": -Infinity}}', "tool_choice.x"),
+        (b'{"messages": [{}], "response_format": {"x": [1, 1e999]}}', "response_format.x[1]"),
+        (b'{"messages": [{}], "temperature": NaN}', "temperature"),
+    ],
+)
+def test_what_no_json_says_is_refused_where_it_stands(content: bytes, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        read_body(content, ChatCompletionRequest)
+    assert (refused.value.status, refused.value.param) == (400, param)
+    assert param in refused.value.message
+
+
+def test_whole_pairs_and_fields_that_nobody_knows_are_taken() -> None:
+    content = rb'{"messages": [{"content": "\ud83d\ude00"}], "unknown": [NaN, "\ud800"], "top_p": 1e-3}'
+    body = read_body(content, ChatCompletionRequest)
+    assert isinstance(body, ChatCompletionRequest)
+    assert body.messages[0]["content"] == "\U0001f600"
+
+
 def test_every_body_is_read_by_json_route() -> None:
     assert len(MODELS) >= 8
     assert [route.path for route in ROUTES if not isinstance(route, JsonRoute)] == []
@@ -143,9 +170,9 @@ def test_large_bodies_are_read_by_workers(serve: Serve, monkeypatch: pytest.Monk
     readers: list[str] = []
     real = json.loads
 
-    def loads(text: bytes) -> object:
+    def loads(text: bytes, **options: Any) -> object:
         readers.append(threading.current_thread().name)
-        return real(text)
+        return real(text, **options)
 
     monkeypatch.setattr("ramet.runtime.server.json_route.json.loads", loads)
     url = serve().url

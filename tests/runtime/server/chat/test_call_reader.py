@@ -17,7 +17,9 @@ NAMES = ("f", "weather", 'odd "name"')
 FORMATS = list(TOOL_FORMATS.values())
 
 
-def read(tool_format: ToolFormat, pieces: Iterable[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
+def read(
+    tool_format: ToolFormat, pieces: Iterable[str], *, is_cut: bool = False
+) -> tuple[str, list[tuple[str, str]], list[str]]:
     """Content, calls, and the single contents as they were shown."""
     reader = CallReader(tool_format, NAMES)
     shown: list[str] = []
@@ -35,7 +37,7 @@ def read(tool_format: ToolFormat, pieces: Iterable[str]) -> tuple[str, list[tupl
     for text in pieces:
         for piece in reader.feed(text):
             take(piece)
-    for piece in reader.finish():
+    for piece in reader.finish(is_cut=is_cut):
         take(piece)
     assert reader.num_calls == len(calls)
     return "".join(shown), calls, shown
@@ -89,6 +91,13 @@ def test_a_call_that_was_cut_off_keeps_what_is_there_of_its_arguments() -> None:
     assert read(hermes, [text[:end]])[:2] == ("Hm.", [("f", '{"city": "Ro')])
     assert read(hermes, ["Hm. <tool_call>\n"])[:2] == ("Hm.", [])
     assert read(hermes, ["Hm. <tool_cal"])[:2] == ("Hm. <tool_cal", [])
+
+
+def test_what_may_be_the_beginning_of_a_mark_is_not_shown_of_a_text_that_was_cut_off() -> None:
+    assert read(TOOL_FORMATS["hermes"], ["Hm. <tool_cal"], is_cut=True)[0] == "Hm."
+    assert read(TOOL_FORMATS["hermes"], ["Hm. "], is_cut=True)[0] == "Hm. "
+    assert read(TOOL_FORMATS["json"], ['{"na'], is_cut=True)[0] == ""
+    assert read(TOOL_FORMATS["json"], ['{"no'], is_cut=True)[0] == '{"no'
 
 
 def test_a_mark_without_a_call_is_content() -> None:

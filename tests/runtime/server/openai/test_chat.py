@@ -245,7 +245,8 @@ def test_templates_of_requests_only_where_they_are_allowed(http: httpx2.Client, 
         named = {**fields, "chat_template_kwargs": {"self": 7}}
         refused = post(open_http, **named)
         assert refused.status_code == 400
-        assert "'self' cannot be a variable" in refused.json()["error"]["message"]
+        assert refused.json()["error"]["param"] == "chat_template_kwargs"
+        assert "'self', which cannot be a variable" in refused.json()["error"]["message"]
 
 
 # Constraints

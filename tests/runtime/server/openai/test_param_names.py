@@ -34,7 +34,15 @@ OPENAI: list[tuple[Json, str]] = [
     ),
     ({"structured_outputs": {"regex": "(("}}, "structured_outputs.regex"),
     ({"top_k": -1, "min_tokens": 9}, "min_tokens"),
+    ({"guided_choice": ["a", "a"]}, "guided_choice"),
+    ({"guided_choice": [""]}, "guided_choice"),
+    ({"guided_json": '{"minimum": NaN}'}, "guided_json"),
+    ({"guided_json": "{"}, "guided_json"),
+    ({"guided_json": "3"}, "guided_json"),
+    ({"logit_bias": {"1": -100, "01": 100}}, "logit_bias"),
 ]
+TOOL: Json = {"type": "function", "function": {"name": "f"}}
+FLAT_TOOL: Json = {"type": "function", "name": "f"}
 CASES: list[tuple[str, Json, str]] = [
     *((path, fields, param) for path in ("/v1/chat/completions", "/v1/completions") for fields, param in OPENAI),
     ("/v1/chat/completions", {"max_completion_tokens": 1_000_000}, "max_completion_tokens"),
@@ -50,6 +58,27 @@ CASES: list[tuple[str, Json, str]] = [
     ("/generate", {"sampling_params": {"max_new_tokens": 1_000_000}}, "max_new_tokens"),
     ("/generate", {"text": LONG}, "text"),
     ("/generate", {"text": None, "input_ids": [10_000_000]}, "input_ids"),
+    ("/generate", {"text": ""}, "text"),
+    ("/generate", {"text": ["a", ""]}, "text"),
+    ("/generate", {"text": None, "input_ids": [[]]}, "input_ids"),
+    ("/generate", {"input_ids": [1]}, "text"),
+    ("/generate", {"extra_key": ""}, "extra_key"),
+    ("/generate", {"cache_salt": ""}, "cache_salt"),
+    ("/generate", {"sampling_params": {"logit_bias": {"1": -100, "01": 100}}}, "logit_bias"),
+    ("/v1/chat/completions", {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ("/v1/chat/completions", {"messages": MESSAGES * 20_000}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": [TOOL] * 20_000}]}, "messages"),
+    ("/v1/chat/completions", {"tools": [TOOL], "regex": "a"}, "tools"),
+    (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": "hi"}, {"role": "system", "content": "x"}] * 9_000},
+        "input",
+    ),
+    ("/v1/responses", {"text": {"format": FORMAT}, "tools": [FLAT_TOOL]}, "text.format.schema"),
+    *(
+        (path, {"tools": [dict(tool, name=f"f{idx}", function={"name": f"f{idx}"}) for idx in range(300)]}, "tools")
+        for path, tool in (("/v1/chat/completions", TOOL), ("/v1/responses", FLAT_TOOL))
+    ),
 ]
 
 

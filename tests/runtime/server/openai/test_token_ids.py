@@ -23,6 +23,19 @@ TOOLS = {"tools": [{"type": "function", "function": {"name": "weather", "paramet
 EMOJI = "😀😀😀"
 
 
+def prompts_of_stream(http: httpx2.Client, path: str, body: dict[str, Any]) -> list[Any]:
+    """The ids of prompts that chunks tell, and which choice they stand at, if at any."""
+    found = []
+    for line in http.post(path, json={**body, "stream": True}).text.split("\n\n"):
+        if line and line != "data: [DONE]":
+            chunk = json.loads(line.removeprefix("data: "))
+            found += [(None, chunk["prompt_token_ids"])] if "prompt_token_ids" in chunk else []
+            found += [
+                (each["index"], each["prompt_token_ids"]) for each in chunk["choices"] if "prompt_token_ids" in each
+            ]
+    return found
+
+
 def ids_of_stream(http: httpx2.Client, path: str, body: dict[str, Any]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     answer = http.post(path, json={**body, "stream": True})
@@ -42,6 +55,23 @@ def check(http: httpx2.Client, path: str, **fields: Any) -> list[Any]:
     choices = answer.json()["choices"]
     assert ids_of_stream(http, path, body) == {choice["index"]: choice["token_ids"] for choice in choices}
     return list(choices)
+
+
+def test_the_ids_of_a_chats_prompt_are_told_once(http: httpx2.Client) -> None:
+    body = {"messages": QUESTION, "max_tokens": 3, "n": 2, "return_token_ids": True}
+    whole = http.post(CHAT, json=body).json()["prompt_token_ids"]
+    assert prompts_of_stream(http, CHAT, body) == [(None, whole)]
+    assert prompts_of_stream(http, CHAT, body | {"return_token_ids": False}) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"echo": True}, {"echo": True, "logprobs": 1}, {"max_tokens": 0}], ids=str)
+def test_each_choice_of_a_completion_tells_its_prompt_once(http: httpx2.Client, fields: dict[str, Any]) -> None:
+    path = "/v1/completions"
+    body = {"prompt": ["Hello,", "my name"], "max_tokens": 3, "n": 2, "return_token_ids": True, **fields}
+    whole = [(each["index"], each["prompt_token_ids"]) for each in http.post(path, json=body).json()["choices"]]
+    assert len(whole) == 4
+    assert sorted(prompts_of_stream(http, path, body)) == whole
+    assert prompts_of_stream(http, path, body | {"return_token_ids": False}) == []
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])

@@ -126,11 +126,12 @@ def test_without_a_call_the_text_is_content(client: openai.OpenAI) -> None:
     assert streamed(client, max_tokens=12) == (free.message.content, [], free.finish_reason)
 
 
-def test_a_call_that_the_model_begins_by_itself_is_held_to_its_schema(client: openai.OpenAI) -> None:
-    """The bundled model calls nothing of its own will, so the mark's tokens are made likely."""
+@pytest.mark.parametrize("stop", [None, "}", "a", "<", "\n"])
+def test_a_call_that_the_model_begins_by_itself_is_held_to_its_schema(client: openai.OpenAI, stop: str | None) -> None:
+    """No stop string cuts it. The bundled model calls nothing of its own will, so the mark's tokens are made likely."""
     begun = [*QUESTION, {"role": "assistant", "content": "Let me see.\n"}]
     mark_ids = _mark_ids(client)
-    biased = {"messages": begun, "logit_bias": {str(token_id): 40 for token_id in mark_ids}}
+    biased = {"messages": begun, "stop": stop, "logit_bias": {str(token_id): 40 for token_id in mark_ids}}
     extra = {"continue_final_message": True}
     answer = ask(client, **biased, extra_body=extra, parallel_tool_calls=False).choices[0]
     ((name, given),) = calls_of(answer.message)
