@@ -55,7 +55,7 @@ from .step_acceptance import StepAcceptance
 from .step_failures import StepFailures
 from .step_launcher import InFlightStep, StepLauncher
 from .step_sampling import StepSampling
-from .tiers.prefix_tiers import PrefixTiers, TieredStorage
+from .tiers.prefix_tiers import CacheReset, PrefixTiers, TieredStorage
 from .tokenizer import Tokenizer
 from .trace.recorder import TraceRecorder
 
@@ -214,11 +214,10 @@ class Engine:
         recorder.note_ended(self._aborted_ids)
         self._recorders = tuple(other for other in self._recorders if other is not recorder)
 
-    def reset_prefix_cache(self) -> int:
-        """Forget every block no running sequence holds, and all that the tiers have. Returns the number of blocks freed
-        in the pool."""
-        with self._tiers.forgetting():
-            return self.cache.reset()
+    def reset_prefix_cache(self) -> CacheReset:
+        """Forget every block no running sequence holds, and all that the tiers have. What this returns says when the
+        directory has nothing of it any more: whoever asks the engine had better wait for that."""
+        return self._tiers.reset()
 
     def metrics_snapshot(self) -> EngineMetrics:
         """What was counted so far. It does not change any more."""

@@ -44,6 +44,11 @@ class RequestAbortedError(RequestFailedError):
     """The request was cancelled before it finished."""
 
 
+class PrefixesKeptError(RametError, RuntimeError):
+    """The prefix cache was to be forgotten, and is in memory, but its directory keeps some of it; the message says why,
+    and what to do."""
+
+
 class TensorParallelError(RametError, RuntimeError):
     """A process that computes a part of the model is gone, or no longer in step; the message names it. The engine can
     compute nothing more: make a new LLM."""

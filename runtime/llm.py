@@ -261,8 +261,13 @@ class LLM:
         return f"{self._id_prefix}-{next(self._request_ids)}"
 
     def reset_prefix_cache(self) -> int:
-        """Forget every cached block that no running request holds. Returns how many blocks were freed."""
-        return self._loop.call(lambda engine: engine.reset_prefix_cache())
+        """Forget every cached block that no running request holds, and all that lies in memory of the host and in
+        `prefix_cache_dir`. Returns how many blocks of the pool were freed.
+
+        Raises:
+            PrefixesKeptError: it is forgotten here, but the directory keeps some of it.
+        """
+        return self._loop.call(lambda engine: engine.reset_prefix_cache()).wait()
 
     def cache_snapshot(self) -> CacheSnapshot:
         """What the prefix cache holds now, as plain data: the runs of tokens, what continues what, and how often each

@@ -32,19 +32,23 @@ class LogprobOptions:
 def answers(
     output: RequestOutput, options: LogprobOptions, decode: Callable[[int], str], *, is_prefill_only: bool = False
 ) -> list[dict[str, Any]]:
-    """One answer per sample of a finished request. One that failed has one, whose finish_reason is of type abort.
+    """One answer per sample of a finished request. Where it failed or was aborted, those that had not ended have what
+    there is of them, and a finish_reason of type abort; if there is nothing of any, one answer says so.
 
     Args:
         decode: the text of a token; only called for options.has_text.
         is_prefill_only: what was generated does not count.
     """
-    if output.error is not None:
-        reason = {"type": "abort", "message": str(output.error)}
-        meta = {"id": output.request_id, "finish_reason": reason, **_usage(output, 0)}
+    if output.error is not None and not output.outputs:
+        meta = {"id": output.request_id, "finish_reason": _abort_reason(output), **_usage(output, 0)}
         return [{"text": "", "output_ids": [], "meta_info": meta}]
     return [
         _answer(output, completion, options, decode, is_prefill_only=is_prefill_only) for completion in output.outputs
     ]
+
+
+def _abort_reason(output: RequestOutput) -> dict[str, Any]:
+    return {"type": "abort", "message": str(output.error)}
 
 
 def finish_reason(
@@ -67,12 +71,15 @@ def _answer(
     is_prefill_only: bool,
 ) -> dict[str, Any]:
     token_ids = [] if is_prefill_only else list(completion.token_ids)
-    reason = finish_reason(
-        FinishReason.LENGTH if is_prefill_only else completion.finish_reason,
-        completion.stop_reason,
-        len(token_ids),
-        token_ids[-1] if token_ids else None,
-    )
+    if completion.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+        reason: dict[str, Any] | None = _abort_reason(output)
+    else:
+        reason = finish_reason(
+            FinishReason.LENGTH if is_prefill_only else completion.finish_reason,
+            completion.stop_reason,
+            len(token_ids),
+            token_ids[-1] if token_ids else None,
+        )
     meta = {"id": output.request_id, "finish_reason": reason, **_usage(output, len(token_ids))}
     if completion.complete is not None and not is_prefill_only:
         meta["complete"] = completion.complete
@@ -113,7 +120,7 @@ def _logprobs(
         logprob = None if entry is None else entry[token_id].logprob
         return (logprob, token_id, decode(token_id) if options.has_text else None)
 
-    pairs = list(zip(token_ids, entries, strict=True))
+    pairs = list(zip(token_ids, entries, strict=False))  # a request that did not end may have fewer entries
     found: dict[str, Any] = {f"{which}_token_logprobs": [item(token_id, entry) for token_id, entry in pairs]}
     if options.num_top:
         found[f"{which}_top_logprobs"] = [

@@ -1,6 +1,7 @@
 """`ramet`: reads the command line, runs one command, turns its errors into one line and an exit status.
 
-Exit status: 0 done, 1 the command found or met a fault, 2 it was asked for something impossible, 130 Ctrl-C.
+Exit status: 0 done, 1 the command found or met a fault, 2 it was asked for something impossible, 130 Ctrl-C, 143 a
+server's SIGTERM before it served.
 """
 
 from __future__ import annotations

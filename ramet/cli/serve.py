@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .engine_options import add_engine_arguments, byte_count, engine_options, model_name
 from .errors import CommandError
-from .interrupts import exit_on_interrupt
+from .interrupts import exit_on_signals
 
 if TYPE_CHECKING:
     from ..runtime.llm import LLM
@@ -22,7 +22,8 @@ _SHUTDOWN_SECONDS = 10.0
 EXIT_CUT_OFF = 1
 _EPILOG = """\
 SIGTERM and Ctrl-C end it: requests that run may go on for --drain-timeout, new ones get 503; a second signal does not
-wait. Exit status: 0 if everything was answered, 1 if requests were cut off."""
+wait. Exit status: 0 if everything was answered, 1 if requests were cut off; 143 after SIGTERM and 130 after Ctrl-C if
+it had not begun to serve: clients that came early get 503."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    with exit_on_interrupt():  # but while the server runs, which has handlers of its own
+    with exit_on_signals():  # but while the server runs, which has handlers of its own
         return _serve(args, server_config(args))
 
 
 def _serve(args: argparse.Namespace, config: ServerConfig) -> int:
     try:
+        from ..runtime.server.early_clients import turn_away
         from ..runtime.server.listener import bound_socket, url_of
         from ..runtime.server.run import serve, shut_down_within
         from ..runtime.server.tenant import Tenants
@@ -52,7 +54,7 @@ def _serve(args: argparse.Namespace, config: ServerConfig) -> int:
         ) from None
     _set_up_logging(args)
     tenants = Tenants(config)  # before a model is loaded: it may refuse what was given
-    with bound_socket(config) as listening:
+    with bound_socket(config) as listening, exit_on_signals(lambda: turn_away(listening)):
         llm = _load(args)
         url = url_of(listening)
         num_cut_off = serve(llm, config, tenants, listening, lambda grpc_port: _announce(llm, config, url, grpc_port))

@@ -24,6 +24,7 @@ class LiveRequests:
     Args:
         place: freed when they have ended.
         timeout_s: for all of it, preparation too; None for as long as it takes.
+        on_failure: called when the server ends them, which the engine may take a while to hear.
         on_end: called when they have ended, or when it is settled that they never begin.
 
     Attributes:
@@ -36,7 +37,13 @@ class LiveRequests:
     """
 
     def __init__(
-        self, place: Place, timeout_s: float | None, on_end: Callable[[], None], *, is_joint: bool = True
+        self,
+        place: Place,
+        timeout_s: float | None,
+        on_failure: Callable[[], None],
+        on_end: Callable[[], None],
+        *,
+        is_joint: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.handles: list[RequestHandle] = []
@@ -47,6 +54,7 @@ class LiveRequests:
         self._is_joint = is_joint
         self._place = place
         self._timeout_s = timeout_s
+        self._on_failure = on_failure
         self._on_end = on_end
         self._chunks: deque[tuple[int, OutputChunk]] = deque()
         self._arrived = asyncio.Event()
@@ -152,6 +160,7 @@ class LiveRequests:
         if not self._ended.is_set():
             self.failure = failure
             self.abort()
+            self._on_failure()
             self._ended.set()
             self._arrived.set()
             if not self.queued.done():

@@ -118,7 +118,8 @@ def _tier_metrics(tiers: Mapping[str, TierStats]) -> Iterator[Metric]:
         "tier_loaded_bytes": ("Bytes of those.", "num_loaded_bytes"),
         "tier_stored_blocks": ("Blocks a tier took in.", "num_stored_blocks"),
         "tier_stored_bytes": ("Bytes of those.", "num_stored_bytes"),
-        "tier_refused_blocks": ("Blocks not taken in, the tier being behind.", "num_refused_blocks"),
+        "tier_refused_blocks": ("Blocks not taken in, the tier being behind or failing.", "num_refused_blocks"),
+        "tier_failed_blocks": ("Blocks that could not be written.", "num_failed_blocks"),
         "tier_evicted_blocks": ("Blocks dropped to make room.", "num_evicted_blocks"),
         "tier_damaged_blocks": ("Blocks dropped because they were not what was stored.", "num_damaged_blocks"),
     }

@@ -183,7 +183,7 @@ class EngineService:
             self._running.discard(live)
             named.free()
 
-        live = LiveRequests(place, self.config.request_timeout_s, forget, is_joint=is_joint)
+        live = LiveRequests(place, self.config.request_timeout_s, named.free, forget, is_joint=is_joint)
         self._running.add(live)
         making = self.workers.prepare(
             tenant, lambda: live.queue(make, self.llm.submit_requests), is_constrained=is_constrained

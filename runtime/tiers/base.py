@@ -8,6 +8,7 @@ Blocks are counted from the beginning of their prefix: block i holds the keys an
 from __future__ import annotations
 
 from collections.abc import Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -22,7 +23,8 @@ class TierStats:
         num_hits: how often blocks were loaded.
         num_loaded_blocks, num_loaded_bytes: brought back to the pool.
         num_stored_blocks, num_stored_bytes: taken in for good.
-        num_refused_blocks: not taken in, because the tier was behind with those before.
+        num_refused_blocks: not taken in, because the tier was behind with those before, or has just failed.
+        num_failed_blocks: taken in, and lost: they could not be written.
         num_evicted_blocks: given up to make room for others.
         num_damaged_blocks: found to be not what was stored, and dropped.
         num_held_blocks, max_held_blocks: what it holds now, and what it has room for.
@@ -34,6 +36,7 @@ class TierStats:
     num_stored_blocks: int = 0
     num_stored_bytes: int = 0
     num_refused_blocks: int = 0
+    num_failed_blocks: int = 0
     num_evicted_blocks: int = 0
     num_damaged_blocks: int = 0
     num_held_blocks: int = 0
@@ -94,8 +97,13 @@ class KVTier(Protocol):
         """
         ...
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self) -> Future[None]:
+        """Forget everything: nothing can be loaded any more when this returns.
+
+        Returns:
+            Done when nothing is left on any medium either. It may be waited for, though not on the engine's thread; it
+            cannot be cancelled. PrefixesKeptError: something is left there.
+        """
         ...
 
     def close(self) -> None:

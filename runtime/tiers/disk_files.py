@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "prefixes"
 SUFFIXES = (".index", ".blocks")
+_MAX_LOCK_TRIES = 100
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -49,16 +50,28 @@ def try_lock(path: Path) -> int | None:
         raise OSError("no locks")
     import fcntl
 
-    descriptor = open_file(path, can_write=True)
+    for _ in range(_MAX_LOCK_TRIES):
+        descriptor = open_file(path, can_write=True)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if has_other_file(path, descriptor) is False:
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # somebody has deleted it since it was opened: the next one to come locks another file
+    raise OSError(f"{path} is deleted again and again")
+
+
+def has_other_file(path: Path, descriptor: int) -> bool | None:
+    """Whether the path leads to another file now than the open one; None if to none at all. Raises OSError."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+        return not os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
         return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def write_at(descriptor: int, data: bytes | memoryview, place: int) -> None:

@@ -3,16 +3,17 @@
     NAME.index      a page with the store's identity, then a header for each slot
     NAME.blocks     the data of each slot, on page boundaries
 
-    header          stamp u32 | digest of what follows | uid u64 | parent's uid u64 | namespace | digest of the data
+    header          stamp u32 | digest of what follows | parent | namespace | digest of the data
                     | tokens i32 * block_size
 
 A slot is written in three steps: its header is made void, then its data is written, then its header. Whatever a crash
 leaves, a header that is whole names data by its digest, which is looked at whenever the data is loaded. So nothing
 depends on the order in which pages reach the disk, and nothing is ever flushed.
 
-Uids only grow, and a block is written after its parent: a uid that a block names as its parent's is never given to
-another one as long as that block's header is there to show its own, larger uid. The stamp, the second of last use, is
-the only thing without a digest: it decides nothing but what is given up first.
+A block is called by the digest of its namespace and of all tokens up to its end: that of its parent, which the header
+has, and its own tokens. So a header says of itself, and in every process alike, which prefix it ends: whoever else
+writes to the files, be it a second writer at the same time, may cost blocks but never put one behind a wrong parent.
+The stamp, the second of last use, is the only thing without a digest: it decides nothing but what is given up first.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ from dataclasses import dataclass
 from ..cache_namespace import CacheNamespace
 
 PAGE_BYTES = 4096
-MAGIC = b"ramet prefixes 1\n"
-ROOT_UID = 0
+MAGIC = b"ramet prefixes 2\n"
 DIGEST_BYTES = 32
 _STAMP = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
-_FIELDS = struct.Struct("<QQ32s32s")
+_FIELDS = struct.Struct("<32s32s32s")
 _DIGEST_AT = _STAMP.size
 _FIELDS_AT = _DIGEST_AT + DIGEST_BYTES
 _KEY_AT = _FIELDS_AT + _FIELDS.size
@@ -42,22 +42,25 @@ class SlotHeader:
     """What is known of a slot's block.
 
     Attributes:
-        uid, parent_uid: its own, never 0, and that of the block before it, or ROOT_UID.
+        parent: what the block before it is called; the namespace if there is none.
         namespace: see `namespace_digest`.
         data_digest: of its data.
         key: its tokens, int32 in bytes.
         stamp: when it was used last, in seconds.
     """
 
-    uid: int
-    parent_uid: int
+    parent: bytes
     namespace: bytes
     data_digest: bytes
     key: bytes
     stamp: int
 
+    @property
+    def name(self) -> bytes:
+        return block_name(self.parent, self.key)
+
     def pack(self) -> bytes:
-        body = _FIELDS.pack(self.uid, self.parent_uid, self.namespace, self.data_digest) + self.key
+        body = _FIELDS.pack(self.parent, self.namespace, self.data_digest) + self.key
         return pack_stamp(self.stamp) + digest(body) + body
 
     @staticmethod
@@ -66,11 +69,9 @@ class SlotHeader:
         body = data[_FIELDS_AT:]
         if data[_DIGEST_AT:_FIELDS_AT] != digest(body):
             return None
-        uid, parent_uid, namespace, data_digest = _FIELDS.unpack_from(body)
-        if uid == ROOT_UID:
-            return None
+        parent, namespace, data_digest = _FIELDS.unpack_from(body)
         (stamp,) = _STAMP.unpack_from(data)
-        return SlotHeader(uid, parent_uid, namespace, data_digest, data[_KEY_AT:], stamp)
+        return SlotHeader(parent, namespace, data_digest, data[_KEY_AT:], stamp)
 
 
 def header_bytes(block_size: int) -> int:
@@ -92,6 +93,11 @@ def padded(num_bytes: int) -> int:
 
 def digest(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(data).digest()
+
+
+def block_name(parent: bytes, key: bytes) -> bytes:
+    """What a block of the tokens `key` is called, behind a block, or in a namespace, that is called `parent`."""
+    return digest(b"ramet block " + parent + key)
 
 
 def identity_text(identity: Mapping[str, object]) -> bytes:

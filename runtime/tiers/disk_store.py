@@ -19,12 +19,8 @@ logger = logging.getLogger(__name__)
 _HEADERS_AT_ONCE = 4096
 
 
-class StoreBeginsError(OSError):
-    """Another process is about to make the store, and there is nothing to be read yet."""
-
-
 class DiskStore:
-    """One process writes a store at a time; others read what it had when they opened it.
+    """One process writes a store at a time; others read what it had when they opened it, if it had begun by then.
 
     Nothing is read through a mapping: a page that is cut off, or that the medium does not give, would end the process.
 
@@ -34,7 +30,7 @@ class DiskStore:
         max_bytes: of all stores in the folder together.
 
     Raises:
-        OSError: the files cannot be opened; StoreBeginsError, not yet.
+        OSError: the files cannot be opened.
 
     Attributes:
         is_writer: whether this process may write.
@@ -47,23 +43,26 @@ class DiskStore:
         self._header_bytes = disk_format.header_bytes(block_size)
         self._stride = disk_format.padded(bytes_per_block)
         self._first_pages = disk_format.pack_first_pages(identity)
-        self._descriptors: list[int] = []
-        self._lock: int | None = None
+        self._files: dict[int, Path] = {}  # by descriptor; the lock is the last to be let go
         name = disk_format.store_name(identity)
         self.path = folder / f"{name}.blocks"
         try:
-            self._lock, is_taken = _lock_or_none(folder / f"{name}.lock")
-            self.is_writer = self._lock is not None
-            if self.is_writer:
+            lock_path = folder / f"{name}.lock"
+            lock, is_taken = _lock_or_none(lock_path)
+            self.is_writer = lock is not None
+            if lock is not None:
+                self._files[lock] = lock_path
                 max_bytes = disk_files.make_room(folder, name, max_bytes)
             try:
                 self._index = self._open(folder / f"{name}.index")
                 self._blocks = self._open(self.path)
-            except FileNotFoundError as error:
-                if is_taken:
-                    raise StoreBeginsError(f"{folder}: another process begins to store prefixes there") from error
-                raise
-            self.num_slots = self._prepare(max_bytes)
+            except FileNotFoundError:
+                if not is_taken:
+                    raise
+                logger.warning("%s: another process begins to store prefixes there; this one keeps none", folder)
+                self.num_slots = 0
+            else:
+                self.num_slots = self._prepare(max_bytes)
         except BaseException:
             self.close()
             raise
@@ -114,22 +113,28 @@ class DiskStore:
         disk_files.write_at(self._index, disk_format.pack_stamp(seconds), self._header_at(slot))
 
     def erase_all(self) -> None:
-        """Make every slot void. Raises OSError."""
+        """Make every slot void, and give up the data: who has read the headers before finds none.
+
+        Raises:
+            OSError: it cannot be done, or another process may store prefixes in the place of this one.
+        """
         os.ftruncate(self._index, len(self._first_pages))
+        os.ftruncate(self._blocks, 0)
         os.ftruncate(self._index, len(self._first_pages) + self.num_slots * self._header_bytes)
+        os.ftruncate(self._blocks, self.num_slots * self._stride)
+        for descriptor, path in self._files.items():
+            if disk_files.has_other_file(path, descriptor):
+                raise OSError(f"{path.name} was deleted, and another process has made it anew")
 
     def close(self) -> None:
         """Idempotent."""
-        for descriptor in self._descriptors:
+        for descriptor in reversed(self._files):
             os.close(descriptor)
-        self._descriptors.clear()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._files.clear()
 
     def _open(self, path: Path) -> int:
         descriptor = disk_files.open_file(path, can_write=self.is_writer)
-        self._descriptors.append(descriptor)
+        self._files[descriptor] = path
         return descriptor
 
     def _prepare(self, max_bytes: int) -> int:
@@ -143,7 +148,7 @@ class DiskStore:
             logger.warning("%s: nothing can be stored, for stores that are in use leave no room", self.path)
         if not is_sound:
             if os.fstat(self._index).st_size:
-                logger.warning("%s is damaged: the prefixes stored there are dropped", self.path)
+                logger.warning("%s is damaged, or of another version: the prefixes stored there are dropped", self.path)
             os.ftruncate(self._index, 0)
             os.ftruncate(self._blocks, 0)
             disk_files.write_at(self._index, self._first_pages, 0)

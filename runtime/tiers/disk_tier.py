@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import PrefixesKeptError
 from .base import TierStats
-from .disk_format import ROOT_UID, SlotHeader, digest, namespace_digest
+from .disk_format import SlotHeader, block_name, digest, namespace_digest
 from .disk_store import DiskStore
 from .disk_writer import DiskWriter, SlotWrite
 from .host_copy import HostCopy
@@ -28,10 +30,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Stored:
-    """What is in a slot, or about to be: then data_digest is None."""
+    """What is in a slot, or about to be.
 
-    uid: int
+    Attributes:
+        name: see `block_name`.
+        data_digest: None while it is being written.
+        number: of the write; 0 if another process wrote it.
+    """
+
+    entry: Entry
+    name: bytes
     data_digest: bytes | None
+    number: int = 0
 
 
 class DiskTier:
@@ -44,7 +54,7 @@ class DiskTier:
         self._store = store
         self._index = SlotIndex(store.num_slots, block_size)
         self._stored: dict[int, _Stored] = {}
-        self._next_uid = ROOT_UID + 1
+        self._num_writes = 0
         self._stats = TierStats(max_held_blocks=store.num_slots)
         self._is_closed = False
         self._read_headers()
@@ -84,8 +94,9 @@ class DiskTier:
 
     def wanted(self, namespace: Hashable, token_ids: list[int], start: int, end: int) -> range:
         writer = self._writer
-        if writer is None or writer.has_failed or namespace_digest(namespace) is None:
+        if writer is None or namespace_digest(namespace) is None:
             return range(0)
+        self._take_in_written()
         path = self._path(namespace, token_ids, end)
         self._index.touch(path)
         first = len(path)
@@ -107,18 +118,29 @@ class DiskTier:
         for row, entry in enumerate(added):
             parent = entry.parent
             assert parent is not None
-            parent_uid = ROOT_UID if parent.parent is None else self._stored[parent.slot].uid
-            self._stored[entry.slot] = _Stored(self._next_uid, None)
-            writes.append(SlotWrite(entry.slot, self._next_uid, parent_uid, digest_of_namespace, entry.key, row))
-            self._next_uid += 1
+            above = digest_of_namespace if parent.parent is None else self._stored[parent.slot].name
+            self._num_writes += 1
+            self._stored[entry.slot] = _Stored(entry, block_name(above, entry.key), None, self._num_writes)
+            writes.append(SlotWrite(entry.slot, self._num_writes, above, digest_of_namespace, entry.key, row))
         if writes:
             self._writer.put_blocks(writes, data)
 
-    def clear(self) -> None:
+    def clear(self) -> Future[None]:
         self._index.clear()
         self._stored.clear()
         if self._writer is not None:
-            self._writer.put_clear()
+            return self._writer.put_clear()
+        done: Future[None] = Future()
+        if self._store.is_writer:  # and there is room for nothing
+            done.set_result(None)
+        else:
+            done.set_exception(
+                PrefixesKeptError(
+                    f"{self._store.path.parent}: the prefixes stored there stay, for this process only reads them: "
+                    "flush the cache of the one that stores them, or end all that use it and delete it"
+                )
+            )
+        return done
 
     def close(self) -> None:
         if self._is_closed:
@@ -146,18 +168,22 @@ class DiskTier:
             return
         written = self._writer.written
         while written:
-            slot, uid, data_digest = written.popleft()
-            stored = self._stored.get(slot)
-            if stored is not None and stored.uid == uid:  # or it was given up meanwhile
-                stored.data_digest = data_digest
+            done = written.popleft()
+            stored = self._stored.get(done.slot)
+            if stored is None or stored.number != done.number:  # it was given up meanwhile
+                continue
+            stored.data_digest = done.data_digest
+            if done.data_digest is None:
+                self._stats.num_failed_blocks += len(self._drop(stored.entry))
+            else:
                 self._stats.num_stored_blocks += 1
                 self._stats.num_stored_bytes += self._store.bytes_per_block
 
     def _drop_damaged(self, entry: Entry) -> None:
         """What is in the slot is not what was stored: forget it, and all that goes on from it."""
-        uid = self._stored[entry.slot].uid
-        now = self._store.header(entry.slot)
-        if not self._store.is_writer and (now is None or now.uid != uid):
+        stored, now = self._stored[entry.slot], self._store.header(entry.slot)
+        is_as_read = now is not None and (now.name, now.data_digest) == (stored.name, stored.data_digest)
+        if not self._store.is_writer and not is_as_read:
             logger.debug("A stored prefix was replaced by the process that writes %s", self._store.path)
         else:
             self._stats.num_damaged_blocks += 1
@@ -165,36 +191,39 @@ class DiskTier:
                 "%s: a stored block is damaged: it is dropped, with all that goes on from it, and computed again",
                 self._store.path,
             )
-        freed = self._index.drop(entry)
-        for slot in freed:
-            del self._stored[slot]
+        freed = self._drop(entry)
         if self._writer is not None:
             self._writer.put_void(freed)
 
+    def _drop(self, entry: Entry) -> list[int]:
+        """Forget a block, and all that go on from it. Returns their slots."""
+        freed = self._index.drop(entry)
+        for slot in freed:
+            del self._stored[slot]
+        return freed
+
     def _read_headers(self) -> None:
         """Enter what the store has. A block whose parent is not there is left out: its slot is free."""
-        headers = sorted(self._store.headers(), key=lambda item: item[1].uid)
-        entries: dict[int, tuple[Entry, SlotHeader]] = {}
-        used_at: dict[int, int] = {}
-        for slot, header in headers:
-            self._next_uid = max(self._next_uid, header.uid + 1)
-            parent: Entry | None = None
-            if header.uid in entries:
-                continue
-            if header.parent_uid != ROOT_UID:
-                found = entries.get(header.parent_uid)
-                if found is None or found[1].namespace != header.namespace:
+        behind: dict[bytes, list[tuple[int, SlotHeader]]] = {}
+        for slot, header in self._store.headers():
+            behind.setdefault(header.parent, []).append((slot, header))
+        roots = [parent for parent, headers in behind.items() if any(each.namespace == parent for _, each in headers)]
+        entries: list[Entry] = []  # parents before their children
+        used_at: dict[Entry, int] = {}
+        next_ones: list[tuple[bytes, Entry | None]] = [(root, None) for root in roots]
+        while next_ones:
+            name, parent = next_ones.pop()
+            for slot, header in behind.get(name, ()):
+                entry = self._index.attach(parent, name, header.key, slot)
+                if entry is None:  # another slot has the same block
                     continue
-                parent = found[0]
-            entry = self._index.attach(parent, header.namespace, header.key, slot)
-            if entry is not None:
-                entries[header.uid] = (entry, header)
-                used_at[header.uid] = header.stamp
-                self._stored[slot] = _Stored(header.uid, header.data_digest)
-        order = sorted(entries, reverse=True)  # children before their parents
-        for uid in order:
-            parent_uid = entries[uid][1].parent_uid
-            if parent_uid != ROOT_UID:
-                used_at[parent_uid] = max(used_at[parent_uid], used_at[uid])
-        order.sort(key=used_at.__getitem__)  # keeps that order where they were used at once
-        self._index.set_order(entries[uid][0] for uid in order)
+                entries.append(entry)
+                used_at[entry] = header.stamp
+                self._stored[slot] = _Stored(entry, header.name, header.data_digest)
+                next_ones.append((header.name, entry))
+        entries.reverse()
+        for entry in entries:
+            if entry.parent in used_at:
+                used_at[entry.parent] = max(used_at[entry.parent], used_at[entry])
+        entries.sort(key=used_at.__getitem__)  # keeps children before their parents where they were used at once
+        self._index.set_order(entries)

@@ -8,6 +8,7 @@ never waits, and never looks at the data itself.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Literal
 
@@ -84,8 +85,11 @@ class HostTier:
         self._stats.num_stored_blocks += len(added)
         self._stats.num_stored_bytes += len(added) * self._bytes_per_block
 
-    def clear(self) -> None:
+    def clear(self) -> Future[None]:
         self._index.clear()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     def close(self) -> None:
         self._index.clear()

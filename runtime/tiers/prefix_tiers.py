@@ -16,8 +16,9 @@ A copy may need memory that is not there, on a device above all. Then it is not 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Hashable
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ...radix.node import RadixNode
@@ -45,6 +46,29 @@ class TieredStorage:
         with ExitStack() as stack:
             for tier in self.tiers:
                 stack.callback(tier.close)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReset:
+    """What came of forgetting: nothing is found any more in this process.
+
+    Attributes:
+        num_freed_blocks: in the pool.
+        erasures: see `KVTier.clear`.
+    """
+
+    num_freed_blocks: int
+    erasures: tuple[Future[None], ...] = ()
+
+    def wait(self) -> int:
+        """Until nothing is left in the tiers either. Returns num_freed_blocks. Not on the engine's thread.
+
+        Raises:
+            PrefixesKeptError: something is left in the directory.
+        """
+        for erasure in self.erasures:
+            erasure.result()
+        return self.num_freed_blocks
 
 
 class PrefixTiers:
@@ -109,16 +133,14 @@ class PrefixTiers:
         for tier in self._finished_tiers:
             self._offer(tier, sequence.request.cache_namespace, table.token_ids, table.block_ids[:num_blocks], 0)
 
-    @contextmanager
-    def forgetting(self) -> Iterator[None]:
-        """What the pool gives up inside the block is meant to be forgotten; so is what the tiers have."""
-        on_evict, self._cache.tree.on_evict = self._cache.tree.on_evict, None
+    def reset(self) -> CacheReset:
+        """Forget what no running sequence holds in the pool, and all that the tiers have."""
+        on_evict, self._cache.tree.on_evict = self._cache.tree.on_evict, None  # what is given up now is not to be kept
         try:
-            yield
+            num_freed_blocks = self._cache.reset()
         finally:
             self._cache.tree.on_evict = on_evict
-        for tier in self._tiers:
-            tier.clear()
+        return CacheReset(num_freed_blocks, tuple(tier.clear() for tier in self._tiers))
 
     def close(self) -> None:
         """Close the tiers. Idempotent."""

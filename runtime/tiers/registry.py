@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +14,11 @@ from ..runner_spec import LoadedRunner
 from ..weights.base import Checkpoint
 from . import disk_files
 from .base import KVTier
-from .disk_store import DiskStore, StoreBeginsError
+from .disk_store import DiskStore
 from .disk_tier import DiskTier
 from .host_tier import HostTier
 from .identity import store_identity
 from .prefix_tiers import TieredStorage
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +57,7 @@ def _open_disk(spec: TierSpec) -> KVTier | None:
     _check_holds_a_block("prefix_cache_dir_size", num_bytes, spec.blocks.bytes_per_block)
     with _directory_refused(directory):
         folder = disk_files.open_directory(Path(directory).expanduser())
-        try:
-            store = DiskStore(folder, spec.identity(), spec.block_size, spec.blocks.bytes_per_block, num_bytes)
-        except StoreBeginsError as error:
-            logger.warning("%s; this one keeps none", error)
-            return None
+        store = DiskStore(folder, spec.identity(), spec.block_size, spec.blocks.bytes_per_block, num_bytes)
         try:
             return DiskTier(store, spec.block_size)
         except BaseException:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,50 @@ def test_whoever_listens_everywhere_without_keys_is_warned(
     ]:
         serve._announce(loaded, ServerConfig(**options), "http://x", None)
         assert ("everybody who reaches" in capsys.readouterr().err) == is_warned
+
+
+LOADS_FOR_EVER = """
+import sys, time
+from ramet.cli import main, serve
+
+def load(args):
+    print("loading", flush=True)
+    time.sleep(600)
+
+serve._load = load
+sys.exit(main.main(["serve", "--port", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "ended"),
+    [(signal.SIGTERM, (143, "\nramet: terminated\n")), (signal.SIGINT, (130, "\nramet: interrupted\n"))],
+)
+def test_a_signal_while_the_model_is_loaded_turns_early_clients_away(number: int, ended: tuple[int, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", LOADS_FOR_EVER, str(port)]
+    with (
+        ThreadPoolExecutor(3) as clients,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        url = f"http://127.0.0.1:{port}"
+        silent = socket.create_connection(("127.0.0.1", port))
+        early = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        for client, path in zip(early, ("/v1/completions", "/v1/messages"), strict=True):
+            client.sendall(f"POST {path} HTTP/1.1\r\nhost: {url}\r\ncontent-length: 100000\r\n\r\n".encode())
+            client.sendall(b" " * 100_000)
+        process.send_signal(number)
+        answers = list(clients.map(_all_of, early))
+        silent.close()
+        assert (process.wait(60), process.communicate()[1]) == ended
+    for answer, told in zip(answers, (b'"code":"shutting_down"', b'"type":"overloaded_error"'), strict=True):
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert told in answer
+
+
+def _all_of(client: socket.socket) -> bytes:
+    with client:
+        return b"".join(iter(lambda: client.recv(65536), b""))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, StrictBool, StrictStr
 from starlette.responses import PlainTextResponse, Response
 
+from ...errors import PrefixesKeptError
 from ..dependencies import Caller, Service
 from ..document import answers_as
 from ..errors import ApiError
@@ -16,6 +18,7 @@ from ..json_text import to_json
 from ..profile import Profile
 
 router = APIRouter(route_class=JsonRoute, tags=["native"])
+_ERASE_SECONDS = 30.0
 _PROFILES = {kind: {"schema": {"type": "string"}} for kind in ("application/x-ndjson", "text/html", "image/svg+xml")}
 
 
@@ -38,9 +41,18 @@ async def abort_request(body: AbortBody, service: Service, tenant: Caller) -> Re
 @router.post("/flush_cache", response_class=PlainTextResponse)
 async def flush_cache(service: Service) -> PlainTextResponse:
     """Forget all cached prefixes that no running request holds, those in memory of the host and in the cache
-    directory (`--cache-dir`) of this model too: they are gone for good. For admin keys."""
-    num_blocks = await service.ask_while_well(lambda engine: engine.reset_prefix_cache())
-    return PlainTextResponse(f"Cache flushed: {num_blocks} blocks are free again.\n")
+    directory (`--cache-dir`) of this model too: they are gone for good. An error says that some are left in the
+    directory, and why. For admin keys."""
+    reset = await service.ask_while_well(lambda engine: engine.reset_prefix_cache())
+    try:
+        async with asyncio.timeout(_ERASE_SECONDS):
+            await asyncio.gather(*map(asyncio.wrap_future, reset.erasures))
+    except PrefixesKeptError as error:
+        raise ApiError(503, f"the memory is free again, but {error}", code="prefixes_kept") from error
+    except TimeoutError:
+        message = "the memory is free again, but the disk of the cache directory hangs: what is there is erased later"
+        raise ApiError(503, message, code="prefixes_kept") from None
+    return PlainTextResponse(f"Cache flushed: {reset.num_freed_blocks} blocks are free again.\n")
 
 
 @router.post("/start_profile", response_class=PlainTextResponse)

@@ -193,7 +193,9 @@ class GenerateJob:
         if output.error is not None:
             failure = reported(output.error, self._request_id)
             reason = {"type": "abort", "message": failure.message, "status_code": failure.status}
-            found[0]["meta_info"]["finish_reason"] = reason
+            for answer in found:
+                if answer["meta_info"]["finish_reason"]["type"] == "abort":
+                    answer["meta_info"]["finish_reason"] = reason
         return found
 
     def _named(self, answer: Answer, idx: int) -> Answer:

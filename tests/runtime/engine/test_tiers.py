@@ -17,6 +17,7 @@ from ramet.runtime.engine import Engine
 from ramet.runtime.runner import BlockStorage
 from ramet.runtime.tiers import disk_files
 from ramet.runtime.tiers.base import KVTier
+from ramet.runtime.tiers.disk_format import header_bytes
 from ramet.runtime.tiers.disk_store import DiskStore
 from ramet.runtime.tiers.disk_tier import DiskTier
 from ramet.runtime.tiers.host_tier import HostTier
@@ -40,7 +41,7 @@ class Tiers:
         if self.num_disk:
             assert self.path is not None
             folder = disk_files.open_directory(self.path)
-            num_bytes = self.num_disk * (4096 + 136)
+            num_bytes = self.num_disk * (4096 + header_bytes(BLOCK_SIZE))
             store = DiskStore(folder, b"{}", BLOCK_SIZE, blocks.bytes_per_block, num_bytes)
             tiers.append(DiskTier(store, BLOCK_SIZE))
         return tuple(tiers)
@@ -114,7 +115,7 @@ def test_reset_forgets_the_tiers_too(build, request_of, run, tmp_path):
     engine.add_request(request_of("a", STEM))
     run(engine)
     settle(engine)
-    assert engine.reset_prefix_cache() > 0
+    assert engine.reset_prefix_cache().wait() > 0
     assert {stats.num_held_blocks for stats in engine.metrics_snapshot().tiers.values()} == {0}
     engine.add_request(request_of("b", STEM))
     assert run(engine)["b"].num_cached_tokens == 0

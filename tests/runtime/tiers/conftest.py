@@ -15,11 +15,13 @@ from torch import Tensor
 
 from ramet.runtime.tiers import disk_files
 from ramet.runtime.tiers.base import KVTier
+from ramet.runtime.tiers.disk_format import header_bytes
 from ramet.runtime.tiers.disk_store import DiskStore
 from ramet.runtime.tiers.disk_tier import DiskTier
 
 BLOCK_SIZE = 4
 BYTES_PER_BLOCK = 96
+BYTES_PER_SLOT = 4096 + header_bytes(BLOCK_SIZE)
 
 
 def data_of(namespace: Hashable, token_ids: list[int], start: int, end: int) -> Tensor:
@@ -42,7 +44,7 @@ def put(tier: KVTier, token_ids: list[int], namespace: Hashable = None, start: i
 
 def settle(tier: KVTier) -> None:
     """Wait until all that was taken in can be loaded."""
-    while isinstance(tier, DiskTier) and any(stored.data_digest is None for stored in tier._stored.values()):
+    while isinstance(tier, DiskTier) and any(stored.data_digest is None for stored in list(tier._stored.values())):
         time.sleep(0.001)
         assert tier.stats.max_held_blocks  # takes in what was written
 
@@ -60,6 +62,7 @@ def get(tier: KVTier, token_ids: list[int], namespace: Hashable = None, start: i
 class Helpers:
     block_size = BLOCK_SIZE
     bytes_per_block = BYTES_PER_BLOCK
+    bytes_per_slot = BYTES_PER_SLOT
     data_of = staticmethod(data_of)
     put = staticmethod(put)
     get = staticmethod(get)
@@ -77,7 +80,7 @@ def open_tier(tmp_path: Path) -> Iterator[Callable[..., DiskTier]]:
     with ExitStack() as stack:
 
         def build(path: Path = tmp_path, num_slots: int = 64, identity: bytes = b"{}", **options: Any) -> DiskTier:
-            num_bytes = num_slots * (4096 + 136)
+            num_bytes = num_slots * BYTES_PER_SLOT
             folder = disk_files.open_directory(path)
             store = DiskStore(folder, identity, BLOCK_SIZE, BYTES_PER_BLOCK, num_bytes, **options)
             tier = DiskTier(store, BLOCK_SIZE)

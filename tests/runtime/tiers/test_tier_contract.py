@@ -11,9 +11,10 @@ import torch
 
 from ramet.runtime.cache_namespace import CacheNamespace
 from ramet.runtime.config import EngineConfig
-from ramet.runtime.errors import InvalidConfigError
+from ramet.runtime.errors import InvalidConfigError, PrefixesKeptError
 from ramet.runtime.tiers import disk_files
 from ramet.runtime.tiers.base import KVTier
+from ramet.runtime.tiers.disk_format import header_bytes
 from ramet.runtime.tiers.disk_store import DiskStore
 from ramet.runtime.tiers.host_tier import HostTier
 from ramet.runtime.tiers.prefix_tiers import TieredStorage
@@ -25,7 +26,7 @@ OPTIONS: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "host": lambda tmp_path, num_slots: {"host_cache_memory": num_slots * 96},
     "disk": lambda tmp_path, num_slots: {
         "prefix_cache_dir": str(tmp_path),
-        "prefix_cache_dir_size": num_slots * (4096 + 136),
+        "prefix_cache_dir_size": num_slots * (4096 + header_bytes(4)),
     },
 }
 """The options that ask for so many slots of 96 bytes."""
@@ -143,8 +144,9 @@ def test_a_prefix_that_is_too_long_is_kept_as_far_as_there_is_room(open_named, b
 def test_clear_forgets_all(open_named, blocks):
     tier = open_named()
     blocks.put(tier, LONG)
-    tier.clear()
+    erasure = tier.clear()
     assert tier.stats.num_held_blocks == 0
+    erasure.result(timeout=60)
     assert blocks.get(tier, LONG) == 0
     assert blocks.put(tier, LONG[:8]) == 2
     blocks.settle(tier)
@@ -185,12 +187,17 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path, name):
             use()
 
 
-def test_a_directory_where_another_process_begins_is_gone_on_without(open_tier, tmp_path, caplog):
+def test_a_directory_where_another_process_begins_is_gone_on_without(open_tier, blocks, tmp_path, caplog):
     open_tier(tmp_path)
     (index,) = (tmp_path / disk_files.FOLDER).glob("*.index")
     index.unlink()  # as before it is made
-    assert TIERS["disk"](spec_of(EngineConfig(prefix_cache_dir=str(tmp_path)))) is None
+    tier = TIERS["disk"](spec_of(EngineConfig(prefix_cache_dir=str(tmp_path))))
+    assert tier is not None
     assert "another process begins to store prefixes there; this one keeps none" in caplog.text
+    assert (blocks.put(tier, LONG), blocks.get(tier, LONG), tier.stats.max_held_blocks) == (0, 0, 0)
+    with pytest.raises(PrefixesKeptError, match="flush the cache of the one that stores them"):
+        tier.clear().result(timeout=60)
+    tier.close()
 
 
 def test_a_directory_where_nothing_is_and_nothing_can_be_stored_is_refused(tmp_path, monkeypatch):

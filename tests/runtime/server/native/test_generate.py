@@ -256,6 +256,51 @@ def test_abort_all_takes_those_without_names_too(serve: Serve) -> None:
     wait_until_empty(server)
 
 
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_what_is_aborted_keeps_what_it_had_said(serve: Serve, num_samples: int) -> None:
+    """Whole and streamed: a stream's text never gets shorter."""
+    server = serve()
+    body = {"text": PROMPT, "sampling_params": {**LONG, "n": num_samples}, "return_logprob": True}
+    wholes: list[Any] = []
+    with httpx2.Client(base_url=server.url, timeout=60.0) as http, httpx2.Client(base_url=server.url) as other:
+        asking = threading.Thread(target=lambda: wholes.append(ask(other, **body, rid="whole")))
+        asking.start()
+        said: dict[int, dict[str, Any]] = {}
+        with http.stream("POST", "/generate", json={**body, "rid": "streamed", "stream": True}) as answer:
+            for line in answer.iter_lines():
+                if not line or line == "data: [DONE]":
+                    continue
+                now = json.loads(line.removeprefix("data: "))
+                before = said.get(now["index"], {"text": "", "output_ids": []})
+                assert now["text"].startswith(before["text"])
+                assert now["output_ids"][: len(before["output_ids"])] == before["output_ids"]
+                said[now["index"]] = now
+                if all(len(said.get(idx, before)["output_ids"]) > 4 for idx in range(num_samples)):
+                    other_ids = {"rid": "streamed"}
+                    httpx2.post(f"{server.url}/abort_request", json=other_ids).raise_for_status()
+        httpx2.post(f"{server.url}/abort_request", json={"rid": "whole"}).raise_for_status()
+        asking.join(30)
+    whole = wholes[0] if num_samples > 1 else wholes
+    for each in [*said.values(), *whole]:
+        assert each["text"]
+        meta = each["meta_info"]
+        assert meta["finish_reason"]["type"] == "abort"
+        assert meta["completion_tokens"] == len(each["output_ids"]) == len(meta["output_token_logprobs"]) > 4
+    wait_until_empty(server)
+
+
+def test_a_name_is_free_once_its_request_is_answered_even_if_the_engine_has_not_let_go(
+    serve: Serve, gate: EngineGate
+) -> None:
+    server = serve(request_timeout_s=0.2)
+    gate.close()
+    with httpx2.Client(base_url=server.url, timeout=30) as http:
+        for _ in range(3):
+            assert http.post("/generate", json={"text": PROMPT, "rid": "a"}).status_code == 504
+    gate.open()
+    wait_until_empty(server)
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_leaving_cancels(serve: Serve, smollm2: LLM, is_streamed: bool) -> None:
     server = serve()

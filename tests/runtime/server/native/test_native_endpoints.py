@@ -11,6 +11,7 @@ import pytest
 
 from ramet import LLM, Trace
 from ramet.runtime.chat_template import TextSegment
+from ramet.runtime.errors import PrefixesKeptError
 
 from ..conftest import Serve
 
@@ -172,6 +173,24 @@ def test_the_cache_is_flushed(http: httpx2.Client) -> None:
     assert post(http, "/generate", **prompt)["meta_info"]["cached_tokens"] > 0
     assert http.post("/flush_cache").text.startswith("Cache flushed")
     assert post(http, "/generate", **prompt)["meta_info"]["cached_tokens"] == 0
+
+
+def test_a_flush_that_leaves_prefixes_on_disk_is_an_error(serve: Serve, tmp_path: Path) -> None:
+    prompt = {"text": "Once upon a time there was a flush of the cache. " * 4, "sampling_params": {"max_new_tokens": 1}}
+    options: dict[str, Any] = {"prefix_cache_dir": tmp_path, "kv_cache_memory": "32M"}
+    with LLM("smollm2", **options) as writing, LLM("smollm2", **options) as reading:
+        writer, reader = serve(writing), serve(reading)
+        with httpx2.Client(base_url=reader.url, timeout=60.0) as http:
+            flushed = http.post("/flush_cache")
+        assert flushed.status_code == 503
+        assert flushed.json()["error"]["code"] == "prefixes_kept"
+        assert "flush the cache of the one that stores them" in flushed.json()["error"]["message"]
+        with httpx2.Client(base_url=writer.url, timeout=60.0) as http:
+            post(http, "/generate", **prompt)
+            assert http.post("/flush_cache").text.startswith("Cache flushed")
+        with pytest.raises(PrefixesKeptError):
+            reading.reset_prefix_cache()
+    assert not any(file.read_bytes()[4096:].strip(b"\0") for file in tmp_path.rglob("*.index"))
 
 
 def test_a_profile_is_a_trace(serve: Serve, tmp_path: Path) -> None:
