@@ -21,13 +21,12 @@ from ..engine_loop import RequestHandle
 from ..errors import EngineStoppedError
 from ..llm import LLM
 from ..outputs import OutputChunk, RequestOutput
-from ..request import Request
 from .admission import Admission
 from .chunk_bridge import ChunkBridge
 from .config import ServerConfig
 from .errors import ApiError, shutting_down
 from .live_names import LiveNames, NamedRequests
-from .live_requests import LiveRequests
+from .live_requests import LiveRequests, Make
 from .tenant import Tenants
 from .worker_pools import WorkerPools
 
@@ -146,7 +145,7 @@ class EngineService:
 
     async def submit(
         self,
-        make: Callable[[], list[Request]],
+        make: Make,
         num_sequences: int,
         *,
         tenant: str,
@@ -158,7 +157,7 @@ class EngineService:
         """Take a place, make the requests, and queue them. Use what it returns as `async with`.
 
         Args:
-            make: runs on a worker: renders, tokenises, and builds Requests.
+            make: runs on a worker: renders, tokenises, and builds Requests; it calls `go_on` of what it is given.
             num_sequences: how many samples they will be, all together.
             tenant: the name of the one whose they are.
             name: under which `abort` finds them, already while they are made; or one for each prompt. None: only who
@@ -185,9 +184,7 @@ class EngineService:
 
         live = LiveRequests(place, self.config.request_timeout_s, forget, is_joint=is_joint)
         self._running.add(live)
-        making = self.workers.prepare(
-            tenant, lambda: live.queue(make, self.llm.submit_requests), is_constrained=is_constrained
-        )
+        making = self.workers.prepare(tenant, lambda: live.queue(make, self.llm), is_constrained=is_constrained)
         making.result.add_done_callback(lambda done: self._begin(live, done, named, is_streamed=is_streamed))
         try:
             await live.queued

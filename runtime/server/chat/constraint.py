@@ -13,9 +13,9 @@ from ....tool_formats import ToolFormat
 from ....tool_parameters import closed_parameters
 from ...grammar.errors import GrammarError
 from ...grammar.tagged_text import Tag, TaggedText
-from ...llm import LLM
 from ...request import Request
 from ..errors import ApiError
+from ..preparation import Preparation
 from .ask import ChatAsk
 
 _FREE: Mapping[str, Any] = {
@@ -39,17 +39,18 @@ class Constrained:
     unenforced_tools: tuple[str, ...] = ()
 
 
-def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolFormat) -> Constrained:
+def constrained(preparation: Preparation, request: Request, ask: ChatAsk, tool_format: ToolFormat) -> Constrained:
     """Compiles a grammar: for a worker.
 
     Raises:
-        ApiError: a tool's parameters cannot be enforced, and have to be.
+        ApiError: a tool's parameters cannot be enforced, and have to be; or as `Preparation.prepare`.
+        GivenUpError: as there.
         InvalidRequestError: the request is refused.
     """
     if not ask.callable_tools:
-        return Constrained(llm.prepare(closing(request)))
+        return Constrained(preparation.prepare(closing(request)))
     calls = _Calls(
-        llm, dataclasses.replace(request, sampling_params=_free(ask.sampling), closes=True), ask, tool_format
+        preparation, dataclasses.replace(request, sampling_params=_free(ask.sampling), closes=True), ask, tool_format
     )
     schemas = {
         function["name"]: json.dumps(closed_parameters(function), ensure_ascii=False)
@@ -79,7 +80,7 @@ class _Calls:
         request: with no other constraint.
     """
 
-    llm: LLM
+    preparation: Preparation
     request: Request
     ask: ChatAsk
     tool_format: ToolFormat
@@ -102,7 +103,7 @@ class _Calls:
             is_single=choice.is_single or not tool_format.is_parallel,
             otherwise=otherwise,
         )
-        return self.llm.prepare(dataclasses.replace(self.request, constraint=text.spec()))
+        return self.preparation.prepare(dataclasses.replace(self.request, constraint=text.spec()))
 
     def unenforceable(self, schemas: Mapping[str, str]) -> tuple[str, ...]:
         """The names of the tools whose schemas cannot be enforced, and need not be.
