@@ -145,6 +145,7 @@ def _request(
         prompt_token_ids=token_ids,
         sampling_params=sampling,
         prompt_logprobs_start=start_len,
+        is_prompt_only=native.is_prefill_only,
     )
 
 

@@ -52,15 +52,22 @@ class Preparation:
         """
         self.go_on()
         if self._num_seconds > MAX_PREPARE_S:
-            spec = request.sampling_params.grammar_spec
             raise ApiError(
                 400,
                 f"the grammars of this request take more than {MAX_PREPARE_S:g} s to compile, all together: make them "
                 "smaller, or send fewer different ones at a time",
-                param="tools" if request.constraint is not None else spec and spec.kind,
+                param=_field_of(request),
             )
         began = time.monotonic()
         try:
             return self._complete(request)
         finally:
             self._num_seconds += time.monotonic() - began
+
+
+def _field_of(request: Request) -> str | None:
+    """Of the client's that its grammar comes from."""
+    if request.constraint is not None:
+        return "tools"
+    spec = request.sampling_params.grammar_spec
+    return None if spec is None else spec.kind

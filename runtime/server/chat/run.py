@@ -106,6 +106,7 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
             sampling_params=asked.sampling,
             priority=ask.priority,
             cache_namespace=namespace,
+            is_prompt_only=ask.is_prompt_only,
         )
         held = constrained(preparation, request, asked, prompt.tool_format)
         made.append((prompt, held))

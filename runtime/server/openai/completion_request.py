@@ -144,6 +144,7 @@ def completion_requests(
             sampling_params=ask.sampling,
             priority=body.priority or 0,
             cache_namespace=namespace,
+            is_prompt_only=ask.is_prompt_only,
         )
         requests.append(closing(request))
     return requests

@@ -260,7 +260,7 @@ def test_abort_all_takes_those_without_names_too(serve: Serve) -> None:
 def test_leaving_cancels(serve: Serve, smollm2: LLM, is_streamed: bool) -> None:
     server = serve()
     ended: list[RequestOutput] = []
-    server.service.finished.append(ended.append)
+    server.service.finished.append(lambda _, output: ended.append(output))
     content = json.dumps({"text": [PROMPT] * 3, "sampling_params": LONG, "stream": is_streamed}).encode()
     head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     host, _, port = server.url.removeprefix("http://").partition(":")
