@@ -78,11 +78,13 @@ def read_generate(
     return_text_in_logprobs: bool,
     others: Mapping[str, Any],
     prompt_name: str = "prompt",
+    before_each: Callable[[], None] | None = None,
 ) -> GenerateAsk:
     """
     Args:
         others: further arguments, which are refused unless they ask for nothing.
         prompt_name: what `prompt` is called where it was asked for.
+        before_each: called before each prompt is read; what it raises ends the reading.
 
     Raises:
         InvalidRequestError: the prompts are malformed, a list has not one entry per prompt, or an argument is unknown.
@@ -98,6 +100,8 @@ def read_generate(
     tops = one_each("top_logprobs_num", top_logprobs_num, count, int)
     items = []
     for idx in range(count):
+        if before_each is not None:
+            before_each()
         text, token_ids = _tokenized(prompts[idx], tokenizer, None if is_single else idx)
         options = _logprob_options(
             wanted[idx], starts[idx], tops[idx], len(token_ids), has_text=return_text_in_logprobs
@@ -141,6 +145,7 @@ def _request(
         prompt_token_ids=token_ids,
         sampling_params=sampling,
         prompt_logprobs_start=start_len,
+        is_prompt_only=native.is_prefill_only,
     )
 
 

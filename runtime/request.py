@@ -55,6 +55,8 @@ class Request:
         label: what it is called where people look, such as the variable of a program that it is for; see `LLM.trace`.
         program: which run of which program it comes from, for the `program` policy and for keeping what programs will
             use again; None for a request that stands alone. Tell the engine when the run is over: LLM.end_program.
+        is_prompt_only: the prompt is brought into the cache, and scored if asked for; the one token that is generated
+            counts for nothing.
         constraint: what the text must be, in place of what sampling_params say of it; such as a text with tool calls.
         sealed: parts of the text that no stop string or regex cuts, such as tool calls.
         closes: a constrained text is steered so that it is complete within max_tokens, as with on_incomplete="close",
@@ -79,6 +81,7 @@ class Request:
     num_healable_tokens: int = 0
     label: str | None = field(default=None, compare=False)
     program: RequestProgram | None = field(default=None, compare=False)
+    is_prompt_only: bool = False
     constraint: GrammarSpec | None = None
     sealed: SealedPart | None = None
     closes: bool = False

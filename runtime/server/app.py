@@ -100,7 +100,7 @@ def build_app(service: EngineService) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
-    app.add_middleware(Border, config=service.config, tenants=service.tenants)
+    app.add_middleware(Border, config=service.config, tenants=service.tenants, bodies=service.bodies)
     app.add_middleware(AnswerLog, metrics=metrics, is_logging=service.config.log_requests)
     if service.config.allowed_origins:
         app.add_middleware(

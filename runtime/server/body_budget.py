@@ -72,10 +72,8 @@ class CountedBody:
         async def receive_counted() -> Message:
             message = await receive()
             part = message.get("body", b"")
-            num_before = self._num_bytes
-            self._num_bytes += len(part)
             self._num_brackets += part.count(b"[") + part.count(b"{")
-            self._budget.add(num_before, len(part))
+            self.add(len(part))
             if self._num_brackets > MAX_BRACKETS:
                 raise ApiError(
                     413,
@@ -84,6 +82,16 @@ class CountedBody:
             return message
 
         return receive_counted
+
+    def add(self, num_bytes: int) -> None:
+        """So much has come.
+
+        Raises:
+            ApiError: as `BodyBudget.add`.
+        """
+        num_before = self._num_bytes
+        self._num_bytes += num_bytes
+        self._budget.add(num_before, num_bytes)
 
     def free(self) -> None:
         """The request is answered."""

@@ -58,11 +58,11 @@ def id_headers(request_id: str) -> list[tuple[bytes, bytes]]:
 class Border:
     """Wraps the application. Sets `scope["state"]["request_id"]` and `["tenant"]`."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, tenants: Tenants) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, tenants: Tenants, bodies: BodyBudget) -> None:
         self._app = app
         self._tenants = tenants
         self._hosts = HostCheck(config)
-        self._budget = BodyBudget(config.max_body_bytes, config.max_total_body_bytes)
+        self._budget = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

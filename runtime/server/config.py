@@ -24,15 +24,15 @@ class ServerConfig:
             the only one of `api_keys`, or to everybody if there are none; of several keys none has it.
         served_model_names: what clients may call the model; the first is what it answers by. () is the name that it
             was loaded by.
-        max_body_bytes: of one HTTP request; larger ones get 413. Nothing else runs while a body is read as JSON: 8 MiB
-            of token ids take a quarter of a second.
+        max_body_bytes: of one request, of HTTP and of gRPC; larger ones get 413. Nothing else runs while a body is
+            read as JSON: 8 MiB of token ids take a quarter of a second.
         max_header_bytes: of one HTTP request, its first line included; larger ones get 431.
-        max_total_body_bytes: of all HTTP requests that are not answered yet; more get 429. What is made of a body takes
+        max_total_body_bytes: of all requests that are not answered yet; more get 429. What is made of a body takes
             many times its size, so this bounds the server's memory.
         max_n: samples of one request, `n` and `best_of` alike.
         max_prompts: prompts of one request.
         max_prompt_chars: of a prompt, and of all that one `/tokenize` is given: longer ones are refused before they are
-            tokenised. None takes 32 for each token of the model's context.
+            tokenised. `/detokenize` takes so many ids. None takes 32 for each token of the model's context.
         max_waiting_sequences: samples that may wait beyond those the engine runs at once; more get 429.
         max_stored_response_bytes: memory of each API key for responses that others may go on from
             (`previous_response_id`); 0 keeps none.

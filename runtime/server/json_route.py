@@ -19,7 +19,7 @@ from .errors import ApiError, too_deep
 from .service import EngineService
 from .unsayable import NumberReader, may_have_half_pairs, refuse_unsayable
 
-_SMALL_BYTES = 64 << 10
+SMALL_BODY_BYTES = 64 << 10
 """A body of this size is read sooner than a worker would have been woken."""
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
@@ -40,7 +40,7 @@ class JsonRoute(APIRoute):
             content = await http.body()
             if content:
                 check_headers(http.headers)
-            if len(content) <= _SMALL_BYTES:
+            if len(content) <= SMALL_BODY_BYTES:
                 body = read_body(content, model)
             else:
                 service = http.app.state.service

@@ -10,12 +10,14 @@ from typing import Self
 
 from ..engine_loop import RequestHandle
 from ..errors import RequestAbortedError
+from ..llm import LLM
 from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
 from .admission import Place
 from .errors import ApiError, timed_out
+from .preparation import Preparation
 
-Submit = Callable[[list[Request]], list[RequestHandle]]
+Make = Callable[[Preparation], list[Request]]
 
 
 class LiveRequests:
@@ -67,12 +69,18 @@ class LiveRequests:
         """Somebody waits for them."""
         return self.failure is None and not self.is_given_up
 
-    def queue(self, make: Callable[[], list[Request]], submit: Submit) -> None:
-        """On a worker: make the requests and queue them, unless they are given up meanwhile."""
-        requests = make()
-        if self.is_given_up:
-            return
-        self.handles = submit(requests)
+    def queue(self, make: Make, llm: LLM) -> None:
+        """On a worker: make the requests and queue them.
+
+        Raises:
+            GivenUpError: they were given up meanwhile.
+            Exception: what `make` and `Preparation.prepare` raise; none is queued.
+        """
+        preparation = Preparation(llm.prepare, lambda: self.is_given_up)
+        preparation.go_on()
+        requests = [preparation.prepare(request) for request in make(preparation)]
+        preparation.go_on()
+        self.handles = llm.submit_requests(requests)
         if self.is_given_up:  # since we looked; `abort` sets this before it looks at the handles, so one of us has both
             self.abort()
 

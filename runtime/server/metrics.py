@@ -20,7 +20,8 @@ from starlette.responses import Response
 from ...radix.stats import CacheStats
 from ..engine import Engine
 from ..metrics import EngineMetrics
-from ..outputs import RequestOutput
+from ..outputs import FinishReason, RequestOutput
+from ..request import Request as EngineRequest
 from ..tiers.base import TierStats
 from .document import TEXT, answers_as
 from .service import EngineService
@@ -164,14 +165,16 @@ class ServerMetrics:
         self._prompt_len = self._histogram("request_prompt_tokens", "Tokens of a prompt.", _LENGTHS)
         self._generation_len = self._histogram("request_generation_tokens", "Tokens of a request's samples.", _LENGTHS)
 
-    def note_output(self, output: RequestOutput) -> None:
-        """A request has ended, in good or in bad."""
+    def note_output(self, request: EngineRequest, output: RequestOutput) -> None:
+        """A request has ended, in good or in bad. What is counted is what its client is told."""
         num_prompt_tokens = len(output.prompt_token_ids)
-        num_tokens = sum(len(sample.token_ids) for sample in output.outputs)
+        num_tokens = 0 if request.is_prompt_only else sum(len(sample.token_ids) for sample in output.outputs)
         self._prompt_tokens.inc(num_prompt_tokens)
         self._cached_tokens.inc(output.num_cached_tokens)
         self._generation_tokens.inc(num_tokens)
         reasons = [str(sample.finish_reason) for sample in output.outputs] or ["error" if output.error else "scored"]
+        if request.is_prompt_only and output.error is None:
+            reasons = [str(FinishReason.LENGTH)]
         for reason in reasons:
             self._finished.labels(reason).inc()
         if "abort" in reasons:
@@ -183,7 +186,7 @@ class ServerMetrics:
         self._generation_len.observe(num_tokens)
         if times.time_to_schedule is not None:
             self._queued.observe(times.time_to_schedule)
-        if times.time_to_first_token is not None:
+        if times.time_to_first_token is not None and num_tokens:
             self._first_token.observe(times.time_to_first_token)
         if times.finished_time is None:
             return

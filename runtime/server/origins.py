@@ -7,7 +7,7 @@ names of this machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -55,15 +55,25 @@ class HostCheck:
                 "start it with an API key",
                 code="wrong_host",
             )
-        if is_only_looking or given.get(b"sec-fetch-site") != "cross-site" or "*" in self._allowed_origins:
+        if is_only_looking or "*" in self._allowed_origins:
             return
-        origin = given.get(b"origin", "another site")
-        if origin not in self._allowed_origins:
+        origin = _sender(given)
+        if origin is not None and origin not in self._allowed_origins:
             raise ApiError(
                 403,
                 f"a page of {origin:.100} may not use this server: name it in allowed_origins",
                 code="wrong_origin",
             )
+
+
+def _sender(given: Mapping[bytes, str]) -> str | None:
+    """Where the page is from that has had this request sent; None if it is one of this server's, or there is none. A
+    browser says the origin of all that may change something, but for what a link or a picture asks."""
+    origin = given.get(b"origin")
+    if origin is None:
+        return "another site" if given.get(b"sec-fetch-site") in ("cross-site", "same-site") else None
+    is_own = origin.partition("://")[2].lower() == given.get(b"host", "").lower()
+    return None if is_own else origin
 
 
 def _host_of(netloc: str) -> str:

@@ -23,16 +23,17 @@ from ..llm import LLM
 from ..outputs import OutputChunk, RequestOutput
 from ..request import Request
 from .admission import Admission
+from .body_budget import BodyBudget
 from .chunk_bridge import ChunkBridge
 from .config import ServerConfig
 from .errors import ApiError, shutting_down
 from .live_names import LiveNames, NamedRequests
-from .live_requests import LiveRequests
+from .live_requests import LiveRequests, Make
 from .tenant import Tenants
 from .worker_pools import WorkerPools
 
 T = TypeVar("T")
-Finished = Callable[[RequestOutput], None]
+Finished = Callable[[Request, RequestOutput], None]
 _CHARS_PER_TOKEN = 32
 """No text that means anything has so many on average."""
 _WATCH_SECONDS = 0.1
@@ -50,7 +51,8 @@ class EngineService:
         tenants: who may use it.
         admission: who may come in, and how many are.
         workers: for what would hold up the loop.
-        finished: called on the loop with every output, in good and in bad; for metrics.
+        bodies: how much of the requests may be in memory.
+        finished: called on the loop with every request and its output, in good and in bad; for metrics.
         grpc_port: where gRPC listens, once it does.
     """
 
@@ -61,6 +63,7 @@ class EngineService:
         self.served_model_names = config.served_model_names or (llm.model_name,)
         self.admission = Admission(llm.config.max_num_seqs, config.max_waiting_sequences)
         self.workers = WorkerPools(config)
+        self.bodies = BodyBudget(config.max_body_bytes, config.max_total_body_bytes)
         self.finished: list[Finished] = []
         self.grpc_port: int | None = None
         self._bridge = ChunkBridge()
@@ -129,13 +132,18 @@ class EngineService:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
+    @property
+    def max_prompt_chars(self) -> int:
+        """Characters that are tokenised at a time."""
+        return self.config.max_prompt_chars or _CHARS_PER_TOKEN * (self.llm.max_context_len + 1)
+
     def check_prompt_len(self, num_chars: int, param: str) -> None:
         """To be asked before a text is tokenised, which takes long for a long one.
 
         Raises:
             ApiError: it is too long.
         """
-        most = self.config.max_prompt_chars or _CHARS_PER_TOKEN * (self.llm.max_context_len + 1)
+        most = self.max_prompt_chars
         if num_chars > most:
             raise ApiError(
                 400,
@@ -146,7 +154,7 @@ class EngineService:
 
     async def submit(
         self,
-        make: Callable[[], list[Request]],
+        make: Make,
         num_sequences: int,
         *,
         tenant: str,
@@ -158,7 +166,7 @@ class EngineService:
         """Take a place, make the requests, and queue them. Use what it returns as `async with`.
 
         Args:
-            make: runs on a worker: renders, tokenises, and builds Requests.
+            make: runs on a worker: renders, tokenises, and builds Requests; it calls `go_on` of what it is given.
             num_sequences: how many samples they will be, all together.
             tenant: the name of the one whose they are.
             name: under which `abort` finds them, already while they are made; or one for each prompt. None: only who
@@ -185,9 +193,7 @@ class EngineService:
 
         live = LiveRequests(place, self.config.request_timeout_s, named.free, forget, is_joint=is_joint)
         self._running.add(live)
-        making = self.workers.prepare(
-            tenant, lambda: live.queue(make, self.llm.submit_requests), is_constrained=is_constrained
-        )
+        making = self.workers.prepare(tenant, lambda: live.queue(make, self.llm), is_constrained=is_constrained)
         making.result.add_done_callback(lambda done: self._begin(live, done, named, is_streamed=is_streamed))
         try:
             await live.queued
@@ -238,7 +244,7 @@ class EngineService:
         def take(chunk: OutputChunk) -> None:
             if chunk.output is not None:
                 for listener in self.finished:
-                    listener(chunk.output)
+                    listener(handle.request, chunk.output)
             live.take(idx, chunk)
 
         def on_chunk(chunk: OutputChunk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ....sampling_params import SamplingParams
@@ -27,7 +28,8 @@ def chat_ask(body: MessagesBody) -> ChatAsk:
     """
     is_streamed = bool(body.stream)
     if body.max_tokens == 0:
-        return _ask(body, SamplingParams(max_tokens=1, temperature=0.0), ToolChoice(), is_streamed=is_streamed)
+        ask = _ask(body, SamplingParams(max_tokens=1, temperature=0.0), ToolChoice(), is_streamed=is_streamed)
+        return replace(ask, is_prompt_only=True)
     sampling = body.sampling_params(
         NAMES,
         max_tokens=body.max_tokens,

@@ -48,6 +48,7 @@ class ChatAsk:
         is_streamed: deltas are wanted as they come.
         is_cut_at_context: where the prompt leaves less room than max_tokens, that room is the limit; otherwise such a
             request is refused.
+        is_prompt_only: as of a Request.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -62,6 +63,7 @@ class ChatAsk:
     rid: str | None = None
     is_streamed: bool = False
     is_cut_at_context: bool = False
+    is_prompt_only: bool = False
 
     @property
     def callable_tools(self) -> list[tuple[int, Mapping[str, Any]]]:

@@ -13,10 +13,10 @@ from ....tool_formats import ToolFormat
 from ....tool_parameters import closed_parameters
 from ...grammar.errors import GrammarError
 from ...grammar.tagged_text import Tag, TaggedText
-from ...llm import LLM
 from ...request import Request
 from ...sealed_stops import SealedPart
 from ..errors import ApiError
+from ..preparation import Preparation
 from .ask import ChatAsk
 
 _FREE: Mapping[str, Any] = {
@@ -40,16 +40,19 @@ class Constrained:
     unenforced_tools: tuple[str, ...] = ()
 
 
-def constrained(llm: LLM, request: Request, ask: ChatAsk, tool_format: ToolFormat) -> Constrained:
+def constrained(preparation: Preparation, request: Request, ask: ChatAsk, tool_format: ToolFormat) -> Constrained:
     """Compiles a grammar: for a worker.
 
     Raises:
-        ApiError: a tool's parameters cannot be enforced, and have to be.
+        ApiError: a tool's parameters cannot be enforced, and have to be; or as `Preparation.prepare`.
+        GivenUpError: as there.
         InvalidRequestError: the request is refused.
     """
     if not ask.callable_tools:
-        return Constrained(llm.prepare(closing(request)))
-    calls = _Calls(llm, dataclasses.replace(request, sampling_params=_free(ask), closes=True), ask, tool_format)
+        return Constrained(preparation.prepare(closing(request)))
+    calls = _Calls(
+        preparation, dataclasses.replace(request, sampling_params=_free(ask), closes=True), ask, tool_format
+    )
     schemas = {
         function["name"]: json.dumps(closed_parameters(function), ensure_ascii=False)
         for _, function in ask.callable_tools
@@ -80,7 +83,7 @@ class _Calls:
         request: with no other constraint.
     """
 
-    llm: LLM
+    preparation: Preparation
     request: Request
     ask: ChatAsk
     tool_format: ToolFormat
@@ -104,7 +107,7 @@ class _Calls:
             otherwise=otherwise,
         )
         sealed = SealedPart(tool_format.mark, tool_format.closing or None)
-        return self.llm.prepare(dataclasses.replace(self.request, constraint=text.spec(), sealed=sealed))
+        return self.preparation.prepare(dataclasses.replace(self.request, constraint=text.spec(), sealed=sealed))
 
     def unenforceable(self, schemas: Mapping[str, str]) -> tuple[str, ...]:
         """The names of the tools whose schemas cannot be enforced, and need not be.

@@ -11,6 +11,7 @@ from ...outputs import RequestOutput
 from ...request import Request
 from ..errors import ApiError
 from ..live_requests import LiveRequests
+from ..preparation import Preparation
 from ..service import EngineService
 from ..tenant import Tenant
 from .ask import ChatAsk, ChatEnd, ChatEvent, ChatMessage
@@ -96,7 +97,7 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
     llm = service.llm
     made: list[tuple[ChatPrompt, Constrained]] = []
 
-    def make() -> list[Request]:
+    def make(preparation: Preparation) -> list[Request]:
         prompt = chat_prompt(llm.tokenizer, ask, service.check_prompt_len)
         asked = _cut_at_context(ask, llm.max_context_len - len(prompt.token_ids))
         request = Request(
@@ -105,8 +106,9 @@ async def start_chat(service: EngineService, tenant: Tenant, ask: ChatAsk) -> Ch
             sampling_params=asked.sampling,
             priority=ask.priority,
             cache_namespace=namespace,
+            is_prompt_only=ask.is_prompt_only,
         )
-        held = constrained(llm, request, asked, prompt.tool_format)
+        held = constrained(preparation, request, asked, prompt.tool_format)
         made.append((prompt, held))
         return [held.request]
 

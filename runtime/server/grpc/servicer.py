@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from importlib.metadata import version
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ..border import given_keys, new_request_id
 from ..errors import ApiError, reported
+from ..json_route import SMALL_BODY_BYTES
 from ..native.generate_job import GenerateJob
 from ..service import EngineService
 from ..tenant import Tenant
@@ -47,7 +48,7 @@ class RametServicer:
         """What a server of gRPC is given. Messages come as bytes: what is none is refused as other things are."""
         unary = grpc.unary_unary_rpc_method_handler
         calls = {
-            "Generate": unary(self.generate, None, pb.GenerateResponse.SerializeToString),
+            "Generate": unary(self.generate, None, None),
             "GenerateStream": grpc.unary_stream_rpc_method_handler(
                 self.generate_stream, None, pb.GenerateChunk.SerializeToString
             ),
@@ -57,45 +58,36 @@ class RametServicer:
         }
         return grpc.method_handlers_generic_handler(SERVICE, calls)
 
-    async def generate(self, message: bytes, context: Context) -> pb.GenerateResponse:
-        request_id = new_request_id()
-        try:
-            fields = fields_of(_parsed(pb.GenerateRequest, message))
-            job = GenerateJob(self._service, self._tenant(context), fields, request_id)
+    async def generate(self, message: bytes, context: Context) -> bytes:
+        async with self._call(context, message) as request_id:
+            tenant = self._tenant(context)
+            job = GenerateJob(self._service, tenant, await self._fields(tenant, message), request_id)
             async with await job.submit() as live:
-                return await job.answer(live, response_of)
-        except Exception as error:
-            await _refuse(context, error, request_id)
+                return await job.answer(live, lambda answer: response_of(answer).SerializeToString())
 
     async def generate_stream(self, message: bytes, context: Context) -> AsyncIterator[pb.GenerateChunk]:
-        request_id = new_request_id()
-        try:
-            fields = {**fields_of(_parsed(pb.GenerateRequest, message)), "stream": True}
-            job = GenerateJob(self._service, self._tenant(context), fields, request_id)
+        async with self._call(context, message) as request_id:
+            tenant = self._tenant(context)
+            fields = {**await self._fields(tenant, message), "stream": True}
+            job = GenerateJob(self._service, tenant, fields, request_id)
             deltas = Deltas(job.num_samples)
             async with await job.submit() as live, aclosing(job.stream(live)) as stream:  # type: ignore[type-var]
                 async for answer in stream:
                     chunk = deltas.chunk_of(answer)
                     if chunk is not None:
                         yield chunk
-        except Exception as error:
-            await _refuse(context, error, request_id)
 
     async def abort(self, message: bytes, context: Context) -> pb.AbortResponse:
-        request_id = new_request_id()
-        try:
+        async with self._call(context, message):
             tenant = self._tenant(context)
             request = _parsed(pb.AbortRequest, message)
             if not request.rid and not request.abort_all:
                 raise ApiError(400, "give the rid of a request, or abort_all", param="rid")
             num_aborted = self._service.abort(tenant.name, None if request.abort_all else request.rid)
             return pb.AbortResponse(num_aborted=num_aborted)
-        except Exception as error:
-            await _refuse(context, error, request_id)
 
     async def model_info(self, message: bytes, context: Context) -> pb.ModelInfoResponse:
-        request_id = new_request_id()
-        try:
+        async with self._call(context, message):
             self._tenant(context)
             _parsed(pb.ModelInfoRequest, message)
             llm = self._service.llm
@@ -107,16 +99,35 @@ class RametServicer:
                 chat_template=llm.tokenizer.meta.chat_template,
                 version=version("ramet"),
             )
+
+    async def health(self, message: bytes, context: Context) -> pb.HealthResponse:
+        async with self._call(context, message):
+            _parsed(pb.HealthRequest, message)
+        is_well = self._service.engine_fault() is None
+        return pb.HealthResponse(is_ready=is_well and not self._service.admission.is_draining)
+
+    @asynccontextmanager
+    async def _call(self, context: Context, message: bytes) -> AsyncIterator[str]:
+        """Around a call, whose message counts as the body of a request of HTTP does. What fails inside ends it with a
+        status; see `_refuse`. Gives an id for it."""
+        request_id = new_request_id()
+        body = self._service.bodies.open()
+        try:
+            try:
+                body.add(len(message))
+                yield request_id
+            finally:
+                body.free()
         except Exception as error:
             await _refuse(context, error, request_id)
 
-    async def health(self, message: bytes, context: Context) -> pb.HealthResponse:
-        try:
-            _parsed(pb.HealthRequest, message)
-        except ApiError as error:
-            await _refuse(context, error, new_request_id())
-        is_well = self._service.engine_fault() is None
-        return pb.HealthResponse(is_ready=is_well and not self._service.admission.is_draining)
+    async def _fields(self, tenant: Tenant, message: bytes) -> dict[str, Any]:
+        """What is asked. A worker reads a large message."""
+
+        def read() -> dict[str, Any]:
+            return fields_of(_parsed(pb.GenerateRequest, message))
+
+        return read() if len(message) <= SMALL_BODY_BYTES else await self._service.workers.read(tenant.name, read)
 
     def _tenant(self, context: Context) -> Tenant:
         metadata = context.invocation_metadata() or ()

@@ -63,14 +63,6 @@ class LiveCollector:
         self._names = Names(service.tenants.names)
         self._texts = RunTexts(service.llm.tokenizer)
 
-    def check_has_room(self) -> None:
-        """
-        Raises:
-            ApiError: 429, there are too many watchers.
-        """
-        if self._num_watchers >= MAX_WATCHERS:
-            raise ApiError(429, f"{MAX_WATCHERS} watch already, the most that may", retry_after_s=LINGER_S)
-
     async def state(self) -> Json:
         """All that is known, from the next look on."""
         self._want()
@@ -80,7 +72,12 @@ class LiveCollector:
     async def watch(self) -> AsyncGenerator[tuple[str, Json], None]:
         """First ("state", all), then ("tick", what is new) as it comes, and ("tree", the cache) when that has changed.
         A watcher that fell behind is sent the state again. Ends when the server drains.
+
+        Raises:
+            ApiError: 429, before anything else, there are too many watchers.
         """
+        if self._num_watchers >= MAX_WATCHERS:
+            raise ApiError(429, f"{MAX_WATCHERS} watch already, the most that may", retry_after_s=LINGER_S)
         self._num_watchers += 1
         try:
             self._want()

@@ -30,9 +30,7 @@ async def live_state(http: Request) -> Response:
 @router.get("/events", response_class=Response, responses=answers_as(EVENTS))
 async def live_events(http: Request, request_id: RequestId) -> Response:
     """Server-sent events: `state` once, then `tick` about four times a second and `tree` when the cache has changed."""
-    collector = _collector(http)
-    collector.check_has_room()
-    return EventStream(_events(collector), _failure, request_id)
+    return EventStream(_events(_collector(http)), _failure, request_id)
 
 
 async def _events(collector: LiveCollector) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from ...sglang_format import answers
 from ..chat.wording import in_words_of
 from ..errors import ApiError, reported
 from ..live_requests import LiveRequests
+from ..preparation import Preparation
 from ..service import EngineService
 from ..tenant import Tenant
 from .generate_outline import Fields, outline_of
@@ -111,7 +112,7 @@ class GenerateJob:
                 for answer in changed:
                     yield self._named(answer, idx)
 
-    def _make(self) -> list[Request]:
+    def _make(self, preparation: Preparation) -> list[Request]:
         fields = self._fields
         given = fields.get("text")
         for idx, text in enumerate(given if isinstance(given, list) else [given]):
@@ -129,6 +130,7 @@ class GenerateJob:
             return_text_in_logprobs=fields.get("return_text_in_logprobs", False),
             others={name: fields[name] for name in UNSUPPORTED if name in fields and name not in _OURS},
             prompt_name="text",
+            before_each=preparation.go_on,
         )
         priorities = self._each("priority", int, 0)
         routing_keys = self._each("routing_key", str, None)

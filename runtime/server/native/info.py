@@ -93,7 +93,7 @@ async def health_generate(service: Service) -> Response:
         cache_namespace=CacheNamespace("", "health"),
     )
     try:
-        async with await service.submit(lambda: [request], 1, tenant=NOBODY) as live:
+        async with await service.submit(lambda _: [request], 1, tenant=NOBODY) as live:
             await service.while_well(live.succeeded())
     except ApiError as error:
         if error.status != 429:

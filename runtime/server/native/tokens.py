@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence, Sized
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
@@ -82,10 +82,11 @@ async def detokenize(body: DetokenizeBody, http: HttpRequest, service: Service, 
 
     def spelled() -> Info:
         tokenizer, vocab_size = service.llm.tokenizer, service.llm.tokenizer.vocab_size
-        lists = [given for given in body.tokens if isinstance(given, list)]
-        is_single = not lists
-        if is_single:
-            lists = [[given for given in body.tokens if isinstance(given, int)]]
+        is_single = not (body.tokens and isinstance(body.tokens[0], list))
+        lists = cast(list[list[int]], [body.tokens] if is_single else body.tokens)
+        num_tokens, most = _total_len(service, lists, "tokens"), service.max_prompt_chars
+        if num_tokens > most:
+            raise ApiError(400, f"tokens has {num_tokens} ids, and this server takes {most} at a time", param="tokens")
         for token_id in itertools.chain.from_iterable(lists):
             if not 0 <= token_id < vocab_size:
                 raise ApiError(400, f"tokens has {token_id}, which is not in [0, {vocab_size})", param="tokens")
@@ -129,17 +130,29 @@ async def _worked_out(http: HttpRequest, service: EngineService, tenant: Tenant,
     return Response(answer, media_type="application/json")
 
 
+def _total_len(service: EngineService, prompts: Sequence[Sized], param: str) -> int:
+    """Of all of them; an empty one is work as well, and counts as 1.
+
+    Raises:
+        ApiError: they are too many.
+    """
+    most = service.config.max_prompts
+    if len(prompts) > most:
+        raise ApiError(400, f"{param} has {len(prompts)} prompts, and this server takes {most} at a time", param=param)
+    return sum(max(len(prompt), 1) for prompt in prompts)
+
+
 def _tokenized(service: EngineService, body: TokenizeBody) -> Info:
     tokenizer = service.llm.tokenizer
     if body.segments is not None:
-        service.check_prompt_len(sum(len(segment.text) for segment in body.segments), "segments")
+        service.check_prompt_len(sum(max(len(segment.text), 1) for segment in body.segments), "segments")
         segments = [TextSegment(segment.text, segment.is_template) for segment in body.segments]
         rows = [tokenizer.encode_segments(segments, is_text_start=body.at_start)]
     elif body.messages is not None:
         rows = [list(_chat_tokens(service, body, body.messages))]
     else:
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
-        service.check_prompt_len(sum(map(len, texts)), "prompt")
+        service.check_prompt_len(_total_len(service, texts, "prompt"), "prompt")
         rows = tokenizer.encode_batch(texts, add_special_tokens=body.add_special_tokens, parse_special=True)
     found: Info = {"tokens": rows, "count": list(map(len, rows))}
     if body.return_token_strs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,12 +10,14 @@ from pydantic import Field, WithJsonSchema
 
 from ....sampling_params import SamplingParams
 from ...errors import InvalidRequestError
+from ...llm import LLM
 from ...prompts import tokenize_prompt
 from ...request import Request
 from ...tokenizer import Tokenizer
 from ..chat.constraint import closing
 from ..config import ServerConfig
 from ..errors import ApiError
+from ..preparation import Preparation
 from ..tenant import Tenant
 from .fields import MAX_LISTED_LOGPROBS, SharedFields
 
@@ -116,30 +118,33 @@ def _prompts(given: object) -> list[str | list[int]]:
 def completion_requests(
     ask: CompletionAsk,
     body: CompletionRequest,
-    tokenizer: Tokenizer,
+    llm: LLM,
     tenant: Tenant,
-    new_id: Callable[[], str],
+    preparation: Preparation,
 ) -> list[Request]:
     """Tokenises: for a worker.
 
     Raises:
         ApiError: a prompt is malformed.
+        GivenUpError: as `Preparation.go_on`.
     """
     requests = []
     namespace = tenant.namespace(body.cache_salt)
     for idx, prompt in enumerate(ask.prompts):
         where = "prompt" if len(ask.prompts) == 1 else f"prompt[{idx}]"
+        preparation.go_on()
         try:
-            text, token_ids = _tokenised(prompt, body, tokenizer)
+            text, token_ids = _tokenised(prompt, body, llm.tokenizer)
         except InvalidRequestError as error:
             raise ApiError(400, f"{where}: {error}", param=where) from error
         request = Request(
-            request_id=new_id(),
+            request_id=llm.new_request_id(),
             prompt=text,
             prompt_token_ids=token_ids,
             sampling_params=ask.sampling,
             priority=body.priority or 0,
             cache_namespace=namespace,
+            is_prompt_only=ask.is_prompt_only,
         )
         requests.append(closing(request))
     return requests

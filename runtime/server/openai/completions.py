@@ -13,6 +13,7 @@ from ..chat.wording import in_words_of
 from ..dependencies import Caller, RequestId, Service
 from ..json_route import JsonRoute
 from ..live_requests import LiveRequests
+from ..preparation import Preparation
 from ..service import EngineService
 from ..streaming import EventStream, answer_unless_disconnected
 from ..tenant import Tenant
@@ -54,11 +55,11 @@ async def create_completion(
 
 
 async def _submit(service: EngineService, caller: Tenant, ask: CompletionAsk, body: CompletionRequest) -> LiveRequests:
-    def make() -> list[Request]:
+    def make(preparation: Preparation) -> list[Request]:
         for idx, prompt in enumerate(ask.prompts):
             if isinstance(prompt, str):
                 service.check_prompt_len(len(prompt), "prompt" if len(ask.prompts) == 1 else f"prompt[{idx}]")
-        return completion_requests(ask, body, service.llm.tokenizer, caller, service.llm.new_request_id)
+        return completion_requests(ask, body, service.llm, caller, preparation)
 
     with in_words_of(body.names(), None):
         return await service.submit(

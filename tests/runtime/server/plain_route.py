@@ -15,6 +15,7 @@ from ramet.runtime.server.errors import ApiError, openai_body
 from ramet.runtime.server.json_route import JsonRoute
 from ramet.runtime.server.json_text import to_json
 from ramet.runtime.server.live_requests import LiveRequests
+from ramet.runtime.server.preparation import Preparation
 from ramet.runtime.server.streaming import DONE, EventStream, answer_unless_disconnected, event
 
 router = APIRouter(route_class=JsonRoute)
@@ -30,7 +31,7 @@ class Ask(BaseModel):
 
 @router.post("/plain")
 async def plain(http: Request, ask: Ask, service: Service, caller: Caller, request_id: RequestId) -> Response:
-    def make() -> list[EngineRequest]:
+    def make(_: Preparation) -> list[EngineRequest]:
         params = SamplingParams(max_tokens=ask.max_tokens, temperature=0.0, ignore_eos=True)
         token_ids = tuple(service.llm.tokenizer.encode(ask.prompt))
         return [

@@ -144,6 +144,8 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(
         assert time.monotonic() < give_up_at
         time.sleep(0.005)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    told = httpx2.get(f"{server.url}/metrics").text
+    assert 'ramet:http_requests_total{method="POST",path="/plain",status="disconnected"} 1.0' in told
 
 
 @pytest.mark.parametrize("ahead", [b"x", b"y" * 30_000, b"z" * 200_000], ids=len)

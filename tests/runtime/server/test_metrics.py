@@ -119,3 +119,33 @@ def test_aborted_requests_are_counted(serve_plain: Serve) -> None:
         while server.service.admission.num_live:
             client.get("/health")
         assert value(read(client), "num_aborted_requests_total") == 1
+
+
+def test_tokens_are_counted_as_clients_are_told(serve: Serve) -> None:
+    """Also where only the prompt was wanted, for which the engine generates a token."""
+    asked = [
+        ("/v1/completions", {"prompt": ["Hi there", "Ho"], "max_tokens": 0, "echo": True, "logprobs": 1}),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "best_of": 3, "ignore_eos": True}),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "n": 2, "ignore_eos": True}),
+    ]
+    natively = {"text": ["Hi there", "Ho"], "sampling_params": [{"max_new_tokens": 0}, {"max_new_tokens": 2}]}
+    num_prompt = num_generated = 0
+    with httpx2.Client(base_url=serve().url, timeout=60) as client:
+        for path, body in asked:
+            usage = client.post(path, json=body).json()["usage"]
+            num_prompt += usage["prompt_tokens"]
+            num_generated += usage["completion_tokens"]
+        for answer in client.post("/generate", json=natively).json():
+            num_prompt += answer["meta_info"]["prompt_tokens"]
+            num_generated += answer["meta_info"]["completion_tokens"]
+        messages = {"model": "smollm2", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 0}
+        usage = client.post("/v1/messages", json=messages).json()["usage"]
+        num_prompt += usage["input_tokens"] + usage["cache_read_input_tokens"]
+        num_generated += usage["output_tokens"]
+        counted = read(client)
+    assert num_generated > 3 + 2 * 3
+    assert value(counted, "generation_tokens_total") == num_generated
+    assert value(counted, "request_generation_tokens_sum") == num_generated
+    assert value(counted, "prompt_tokens_total") == num_prompt
+    assert value(counted, "time_to_first_token_seconds_count") == 3
+    assert value(counted, "e2e_request_latency_seconds_count") == 7

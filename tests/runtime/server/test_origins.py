@@ -132,3 +132,47 @@ def test_looking_changes_nothing(http: httpx2.Client, path: str) -> None:
 @pytest.mark.model
 def test_another_sites_page_starts_no_profile(http: httpx2.Client) -> None:
     assert http.get("/start_profile", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+
+
+@pytest.mark.parametrize("site", [None, "cross-site", "same-site", "same-origin", "none"])
+@pytest.mark.parametrize(
+    ("origin", "is_refused"),
+    [
+        ("http://evil.example", True),
+        ("null", True),
+        ("http://localhost:3000", True),  # another server of this machine
+        ("http://localhost:8000", False),
+        ("http://here.example:3000", False),
+    ],
+)
+def test_where_a_page_is_from_counts_whatever_else_its_browser_says(
+    site: str | None, origin: str, is_refused: bool
+) -> None:
+    check = HostCheck(ServerConfig(allowed_origins=("http://here.example:3000",))).check
+    headers = [(b"host", b"localhost:8000"), (b"origin", origin.encode())]
+    if site is not None:
+        headers.append((b"sec-fetch-site", site.encode()))
+    check(headers, is_only_looking=True)
+    if is_refused:
+        with pytest.raises(ApiError, match="may not use this server"):
+            check(headers, is_only_looking=False)
+    else:
+        check(headers, is_only_looking=False)
+
+
+@pytest.mark.parametrize(("site", "is_refused"), [("cross-site", True), ("same-site", True), ("same-origin", False)])
+def test_what_has_no_origin_is_from_where_its_browser_says(site: str, is_refused: bool) -> None:
+    headers = [(b"host", b"localhost"), (b"sec-fetch-site", site.encode())]
+    if is_refused:
+        with pytest.raises(ApiError, match="a page of another site"):
+            HostCheck(ServerConfig()).check(headers, is_only_looking=False)
+    else:
+        HostCheck(ServerConfig()).check(headers, is_only_looking=False)
+
+
+@pytest.mark.model
+def test_another_sites_page_flushes_no_cache(http: httpx2.Client) -> None:
+    refused = http.post("/flush_cache", headers={"origin": "http://evil.example"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
+    own = str(http.base_url).rstrip("/")
+    assert http.post("/flush_cache", headers={"origin": own}).status_code == 200

@@ -17,6 +17,7 @@ from ramet.runtime.request import Request
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import ApiError, as_api_error
 from ramet.runtime.server.live_requests import LiveRequests
+from ramet.runtime.server.preparation import Preparation
 from ramet.runtime.server.service import EngineService
 
 pytestmark = pytest.mark.model
@@ -60,7 +61,7 @@ def test_streamed_chunks_spell_the_output(smollm2: LLM) -> None:
         params = SamplingParams(max_tokens=8, temperature=0.0)
         texts = ["The sky is", "One, two,"]
         async with await service.submit(
-            lambda: [request(smollm2, text, params) for text in texts], 2, tenant="me", is_streamed=True
+            lambda _: [request(smollm2, text, params) for text in texts], 2, tenant="me", is_streamed=True
         ) as live:
             pieces = ["", ""]
             async for idx, chunk in live.chunks():
@@ -73,7 +74,7 @@ def test_streamed_chunks_spell_the_output(smollm2: LLM) -> None:
 
 def test_leaving_the_block_aborts_and_frees_the_place(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
-        async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me") as live:
+        async with await service.submit(lambda _: [request(smollm2, "Once", LONG)], 1, tenant="me") as live:
             assert service.admission.num_live == 1
         (output,) = await live.outputs()
         assert output.error is not None
@@ -84,7 +85,7 @@ def test_leaving_the_block_aborts_and_frees_the_place(smollm2: LLM) -> None:
 def test_a_request_that_takes_too_long_is_ended(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
         with pytest.raises(ApiError) as caught:
-            async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me") as live:
+            async with await service.submit(lambda _: [request(smollm2, "Once", LONG)], 1, tenant="me") as live:
                 await live.succeeded()
         assert (caught.value.status, caught.value.code) == (504, "timeout")
 
@@ -94,7 +95,7 @@ def test_a_request_that_takes_too_long_is_ended(smollm2: LLM) -> None:
 def test_the_time_limit_holds_for_what_is_made_too(smollm2: LLM) -> None:
     is_made = threading.Event()
 
-    def make() -> list[Request]:
+    def make(_: Preparation) -> list[Request]:
         assert is_made.wait(30)
         return [request(smollm2, "Once", LONG)]
 
@@ -113,7 +114,7 @@ def test_what_waits_for_a_worker_is_never_made_once_nobody_wants_it(smollm2: LLM
     is_free = threading.Event()
     made: list[str] = []
 
-    def hold() -> list[Request]:
+    def hold(_: Preparation) -> list[Request]:
         is_free.wait(30)
         raise ValueError("held")
 
@@ -121,7 +122,7 @@ def test_what_waits_for_a_worker_is_never_made_once_nobody_wants_it(smollm2: LLM
         held = [asyncio.ensure_future(service.submit(hold, 1, tenant="me")) for _ in range(4)]
         await asyncio.sleep(0.05)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(service.submit(lambda: made.append("it") or [], 1, tenant="me"), 0.1)  # type: ignore[func-returns-value]
+            await asyncio.wait_for(service.submit(lambda _: made.append("it") or [], 1, tenant="me"), 0.1)  # type: ignore[func-returns-value]
         await asyncio.sleep(0.05)
         assert service.admission.num_live == len(held)
         is_free.set()
@@ -136,7 +137,7 @@ def test_the_end_of_the_server_reaches_what_is_made(smollm2: LLM) -> None:
     is_begun = threading.Event()
     asked: list[list[Request]] = []
 
-    def make() -> list[Request]:
+    def make(_: Preparation) -> list[Request]:
         is_begun.set()
         assert is_made.wait(30)
         asked.append([request(smollm2, "Once", LONG)])
@@ -183,7 +184,7 @@ def test_what_failed_is_said_and_not_what_was_cancelled_for_it(
         return run_step
 
     async def work(service: EngineService) -> None:
-        async with await service.submit(lambda: requests, 3, tenant="me", is_streamed=is_streamed) as live:
+        async with await service.submit(lambda _: requests, 3, tenant="me", is_streamed=is_streamed) as live:
             with pytest.raises(RequestFailedError, match=requests[1].request_id) as caught:
                 await (last_of(live) if is_streamed else live.succeeded())
         assert as_api_error(caught.value, "id").status == 500
@@ -196,7 +197,7 @@ def test_who_leaves_while_requests_are_made_leaves_nothing_behind(smollm2: LLM) 
     async def work(service: EngineService) -> None:
         is_made = threading.Event()
 
-        def make() -> list[Request]:
+        def make(_: Preparation) -> list[Request]:
             is_made.wait(10)
             return [request(smollm2, "Once", LONG)]
 
@@ -211,11 +212,41 @@ def test_who_leaves_while_requests_are_made_leaves_nothing_behind(smollm2: LLM) 
     assert smollm2.generate("Hi", SamplingParams(max_tokens=1))[0].error is None
 
 
+def test_what_is_left_of_the_requests_is_not_made_once_nobody_wants_it(smollm2: LLM) -> None:
+    """As when each of many prompts has a grammar of its own: the place is wanted by others."""
+    prepared: list[Request] = []
+
+    async def work(service: EngineService) -> None:
+        is_begun, has_left = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def prepare(request: Request) -> Request:
+            prepared.append(request)
+            loop.call_soon_threadsafe(is_begun.set)
+            assert has_left.wait(30)
+            return request
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(smollm2, "prepare", prepare)
+            requests = [request(smollm2, "Once", LONG) for _ in range(5)]
+            submitting = asyncio.ensure_future(service.submit(lambda _: requests, 5, tenant="me"))
+            await is_begun.wait()
+            submitting.cancel()
+            await asyncio.gather(submitting, return_exceptions=True)
+            assert service.admission.num_live == 5  # the worker is still at it
+            has_left.set()
+            while service.admission.num_live:
+                await asyncio.sleep(0.01)
+
+    run(smollm2, work)
+    assert len(prepared) == 1
+
+
 def test_a_refused_request_frees_its_place_and_says_why(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
         params = SamplingParams(max_tokens=10**6)
         with pytest.raises(InvalidRequestError, match="context limit") as caught:
-            await service.submit(lambda: [request(smollm2, "Once", params)], 1, tenant="me")
+            await service.submit(lambda _: [request(smollm2, "Once", params)], 1, tenant="me")
         assert as_api_error(caught.value, "id").status == 400
 
     run(smollm2, work)
@@ -223,9 +254,9 @@ def test_a_refused_request_frees_its_place_and_says_why(smollm2: LLM) -> None:
 
 def test_names_find_the_requests_of_their_tenant_only(smollm2: LLM) -> None:
     async def work(service: EngineService) -> None:
-        async with await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me", name="r") as live:
+        async with await service.submit(lambda _: [request(smollm2, "Once", LONG)], 1, tenant="me", name="r") as live:
             with pytest.raises(ApiError) as caught:
-                await service.submit(lambda: [request(smollm2, "Once", LONG)], 1, tenant="me", name="r")
+                await service.submit(lambda _: [request(smollm2, "Once", LONG)], 1, tenant="me", name="r")
             assert caught.value.status == 409
             assert service.abort("you", "r") == 0
             assert service.abort("me", "r") == 1

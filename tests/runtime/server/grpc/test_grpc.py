@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from ..conftest import Serve
 
 grpc = pytest.importorskip("grpc", reason="gRPC is an extra")
 pb = pytest.importorskip("ramet.runtime.server.grpc.ramet_pb2")
+messages = pytest.importorskip("ramet.runtime.server.grpc.messages")
+servicer = pytest.importorskip("ramet.runtime.server.grpc.servicer")
 
 pytestmark = pytest.mark.model
 
@@ -258,6 +261,50 @@ def test_large_messages_are_refused(serve: Serve) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             client.generate(text="x" * 2000)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_messages_count_as_bodies_do(serve: Serve) -> None:
+    server = serve(grpc_port=0, max_total_body_bytes=200_000)
+    with client_of(server) as client:
+        body = server.service.bodies.open()
+        body.add(100_000)  # of another request
+        with pytest.raises(grpc.RpcError) as caught:
+            client.generate(text="x" * 150_000)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "hold bodies of 200000 bytes" in caught.value.details()
+        assert "retry-after" in dict(caught.value.trailing_metadata())
+        body.free()
+        for call in (lambda text: client.generate(text=text), lambda text: list(client.stream(text=text))):
+            for _ in range(2):  # what is refused is not kept
+                with pytest.raises(grpc.RpcError, match="exceeds the context limit"):
+                    call("x" * 190_000)
+        stream = client.stream(LONG, text=PROMPT)
+        next(stream)
+        stream.cancel()
+        wait_until_empty(server)
+    deadline = time.monotonic() + 20
+    while server.service.bodies._num_bytes:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_large_message_is_read_by_a_worker(
+    client: Client, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    names: list[str] = []
+
+    def fields_of(request: Any) -> dict[str, Any]:
+        names.append(threading.current_thread().name)
+        return messages.fields_of(request)
+
+    monkeypatch.setattr(servicer, "fields_of", fields_of)
+    for num_ids in (3, 200_000):
+        ids = pb.TokenIds(ids=[1] * num_ids)
+        asked = partial(client.stream, input_ids=ids) if is_streamed else partial(client.generate, input_ids=ids)
+        with suppress(grpc.RpcError):  # more than the context
+            list(asked()) if is_streamed else asked()
+    assert [name.startswith("ramet-read") for name in names] == [False, True]
 
 
 def test_a_port_that_is_taken_is_told(speaking: BackgroundServer, smollm2: LLM) -> None:

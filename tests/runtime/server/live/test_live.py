@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx2
@@ -236,6 +238,19 @@ def test_too_many_watchers_are_told_to_come_again(serve: Serve, monkeypatch: pyt
         refused = httpx2.get(f"{url}/live/events")
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_watchers_that_come_at_once_are_no_more_than_may(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector_module, "MAX_WATCHERS", 2)
+    host, port = serve().url.removeprefix("http://").split(":")
+    with ExitStack() as stack:
+        asking = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S)) for _ in range(40)
+        ]
+        for each in asking:
+            each.sendall(b"GET /live/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        statuses = Counter(each.recv(12)[-3:] for each in asking)
+    assert statuses == {b"200": 2, b"429": 38}
 
 
 def test_workers_that_end_with_the_server_are_no_failure_of_the_view(

@@ -305,7 +305,7 @@ def test_a_name_is_free_once_its_request_is_answered_even_if_the_engine_has_not_
 def test_leaving_cancels(serve: Serve, smollm2: LLM, is_streamed: bool) -> None:
     server = serve()
     ended: list[RequestOutput] = []
-    server.service.finished.append(ended.append)
+    server.service.finished.append(lambda _, output: ended.append(output))
     content = json.dumps({"text": [PROMPT] * 3, "sampling_params": LONG, "stream": is_streamed}).encode()
     head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     host, _, port = server.url.removeprefix("http://").partition(":")

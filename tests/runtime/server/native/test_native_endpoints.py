@@ -209,3 +209,25 @@ def test_a_profile_is_a_trace(serve: Serve, tmp_path: Path) -> None:
         page = http.post("/stop_profile?format=html")
         assert page.headers["content-type"].startswith("text/html")
         assert "<svg" in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/tokenize", {"prompt": [""] * 5}, "prompt has 5 prompts"),
+        ("/tokenize", {"prompt": ["", "", "123456789"]}, "prompt has 11 characters"),
+        ("/tokenize", {"segments": [{"text": ""}] * 11}, "segments has 11 characters"),
+        ("/detokenize", {"tokens": [[]] * 5}, "tokens has 5 prompts"),
+        ("/detokenize", {"tokens": [[], [], [1] * 9]}, "tokens has 11 ids"),
+        ("/detokenize", {"tokens": [1] * 11}, "tokens has 11 ids"),
+    ],
+)
+def test_what_is_too_much_is_refused_before_anything_is_done(
+    serve: Serve, path: str, body: dict[str, Any], named: str
+) -> None:
+    with httpx2.Client(base_url=serve(max_prompts=4, max_prompt_chars=10).url) as http:
+        error = post(http, path, 400, **body)["error"]
+        assert named in error["message"]
+        assert error["param"] == next(iter(body))
+        as_much_as_goes = {"prompt": ["", "123456789"], "tokens": [[], [1] * 9], "segments": [{"text": ""}] * 10}
+        post(http, path, 200, **{name: as_much_as_goes[name] for name in body})
