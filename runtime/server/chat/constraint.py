@@ -50,9 +50,7 @@ def constrained(preparation: Preparation, request: Request, ask: ChatAsk, tool_f
     """
     if not ask.callable_tools:
         return Constrained(preparation.prepare(closing(request)))
-    calls = _Calls(
-        preparation, dataclasses.replace(request, sampling_params=_free(ask), closes=True), ask, tool_format
-    )
+    calls = _Calls(preparation, dataclasses.replace(request, sampling_params=_free(ask), closes=True), ask, tool_format)
     schemas = {
         function["name"]: json.dumps(closed_parameters(function), ensure_ascii=False)
         for _, function in ask.callable_tools
@@ -63,7 +61,7 @@ def constrained(preparation: Preparation, request: Request, ask: ChatAsk, tool_f
         return Constrained(calls.enforced(schemas, otherwise))
     except GrammarError:
         if otherwise is not None:
-            llm.prepare(request)  # by itself it may be what cannot be enforced, under its own name
+            preparation.prepare(request)  # by itself it may be what cannot be enforced, under its own name
         unenforced = calls.unenforceable(schemas)
     return Constrained(calls.enforced(schemas | dict.fromkeys(unenforced, _ANY_OBJECT), otherwise), unenforced)
 
