@@ -4,7 +4,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info)' 2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/lock.txt
+# Quiet twice: no warnings, such as setuptools' long one of the compat mode below; errors are shown.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c requirements/lock.txt
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 CLIENTS_VENV ?= $(VENV)-clients

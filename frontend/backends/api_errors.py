@@ -23,7 +23,7 @@ _ADVICE: Mapping[int, str] = {
 def missing_package(backend: str, package: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     """The SDK of an API is not installed. Only who makes the backend needs it."""
     return ModuleNotFoundError(
-        f"the {backend} backend needs a package that is missing: pip install 'ramet[{package}]' ({error})"
+        f"the {backend} backend needs a missing package: in ramet's checkout, pip install '.[{package}]' ({error})"
     )
 
 

@@ -179,7 +179,7 @@ def _started_server(llm: LLM, host: str | None, port: int | None, api_key: str |
         from ...runtime.server.listener import BackgroundServer
     except ImportError as error:
         raise InvalidConfigError(
-            f"a port needs the packages of the server ({error}): pip install 'ramet[server]'"
+            f"a port needs the packages of the server ({error}): in ramet's checkout, pip install '.[server]'"
         ) from error
     config = ServerConfig(
         host=host or "127.0.0.1", port=30000 if port is None else port, api_keys=() if api_key is None else (api_key,)

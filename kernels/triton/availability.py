@@ -22,7 +22,7 @@ FP8_CAPABILITY = (8, 9)
 def why_unavailable(device: torch.device) -> str | None:
     """Why the kernels cannot run on a device that exists; None if they can."""
     if importlib.util.find_spec("triton") is None:
-        return 'Triton is not installed; pip install "ramet[gpu]" (Linux only), or use other kernels'
+        return "Triton is not installed; in ramet's checkout, pip install '.[gpu]' (Linux only), or use other kernels"
     version = triton_version()
     if version is not None and _release(version) < MIN_TRITON:
         needed = ".".join(map(str, MIN_TRITON))

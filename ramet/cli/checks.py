@@ -30,7 +30,7 @@ def run_checks(args: argparse.Namespace) -> Iterator[Check]:
     """
     checks: list[tuple[str, Callable[[argparse.Namespace], Check], str]] = [
         ("python", check_python, "install Python 3.11 or newer"),
-        ("packages", check_packages, "run pip install --upgrade ramet"),
+        ("packages", check_packages, "run pip install . in ramet's checkout"),
         ("device", check_device, ""),
         ("options", check_options, ""),
         ("gpu", check_gpu, ""),

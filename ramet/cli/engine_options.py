@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .interrupts import exit_on_interrupt
 
 if TYPE_CHECKING:
     from ..frontend.backends.local import LocalBackend
+    from ..runtime.llm import LLM
 
 _FIELDS = (
     *("max_model_len", "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "schedule_policy"),
@@ -98,9 +100,24 @@ def open_backend(args: argparse.Namespace) -> LocalBackend:
     with exit_on_interrupt():
         from ..frontend.backends.local import LocalBackend
 
-        return LocalBackend(
+        backend = LocalBackend(
             args.model, device=args.device, kernels=args.kernels, num_threads=args.threads, **engine_options(args)
         )
+    warning = small_cache_warning(backend.llm, args)
+    if warning is not None:
+        print(f"ramet: {warning}", file=sys.stderr, flush=True)
+    return backend
+
+
+def small_cache_warning(llm: LLM, args: argparse.Namespace) -> str | None:
+    """What to say of a cache that leaves less than half of the model's context, unless a context was asked for."""
+    if args.max_model_len is not None or llm.max_context_len * 2 >= llm.max_model_len:
+        return None
+    return (
+        f"warning: the cache holds {llm.max_context_len:,} tokens, and the model's context is {llm.max_model_len:,}: "
+        f"no prompt with its answer can be longer than the cache; raise --kv-cache-memory, or give "
+        f"--max-model-len {llm.max_context_len} if you want it so"
+    )
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -118,6 +135,11 @@ def model_name(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} names no model; leave --model out for the default one")
     return text
+
+
+def comma_separated(text: str) -> list[str]:
+    """An argument type: texts with commas between them."""
+    return [part.strip() for part in text.split(",")]
 
 
 def positive_int(text: str) -> int:

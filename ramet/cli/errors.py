@@ -24,7 +24,8 @@ def one_line(error: BaseException) -> str:
     cause = error.__cause__
     while cause is not None:
         text = _text(cause)
-        if text and not any(text in seen for seen in texts):
+        begin = " ".join(str(cause).strip().partition("\n")[0].split())
+        if text and not any(begin in seen or text in seen for seen in texts):
             texts.append(text)
         cause = cause.__cause__
     return ": ".join(texts)

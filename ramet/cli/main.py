@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from .. import __version__
 from . import chat, demo, doctor, eval, figures, run, serve
+from .command_parser import CommandParser
 from .errors import is_deliberate, one_line
 from .flags import flags_of, in_flags
 from .interrupts import EXIT_INTERRUPTED, INTERRUPTED_LINE
@@ -55,7 +56,7 @@ COMMANDS = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ramet", description="LLM programs that never compute the same prefix twice.")
+    parser = CommandParser(prog="ramet", description="LLM programs that never compute the same prefix twice.")
     parser.add_argument("--version", action="version", version=f"ramet {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():

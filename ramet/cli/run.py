@@ -28,7 +28,10 @@ EXIT_FAILED = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the program; options of ramet go before it")
-    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="passed on to the program in sys.argv")
+    rest = parser.add_argument(
+        "args", nargs=argparse.REMAINDER, metavar="ARGS", help="passed on to the program in sys.argv"
+    )
+    rest.required = False  # argparse would name it along with a FILE that is missing
     report = parser.add_mutually_exclusive_group()
     report.add_argument("--report", action="store_true", help="list every call on stderr at the end")
     report.add_argument("--no-report", action="store_true", help="say nothing at the end")

@@ -10,7 +10,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .engine_options import add_engine_arguments, byte_count, engine_options, model_name
+from ..counted import counted
+from .engine_options import (
+    add_engine_arguments,
+    byte_count,
+    comma_separated,
+    engine_options,
+    model_name,
+    small_cache_warning,
+)
 from .errors import CommandError
 from .interrupts import exit_on_signals
 
@@ -50,7 +58,8 @@ def _serve(args: argparse.Namespace, config: ServerConfig) -> int:
         from ..runtime.server.tenant import Tenants
     except ModuleNotFoundError as error:
         raise CommandError(
-            f"the server needs packages that are not installed (no {error.name}): pip install 'ramet[server]'"
+            f"the server needs packages that are not installed (no {error.name}): in ramet's checkout, "
+            "pip install '.[server]'"
         ) from None
     _set_up_logging(args)
     tenants = Tenants(config)  # before a model is loaded: it may refuse what was given
@@ -61,6 +70,7 @@ def _serve(args: argparse.Namespace, config: ServerConfig) -> int:
     status = EXIT_CUT_OFF if num_cut_off else 0
     if not shut_down_within(llm, _SHUTDOWN_SECONDS):
         _leave_at_once(status)
+    _say("stopped")
     return status
 
 
@@ -71,6 +81,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         InvalidConfigError: one is out of range.
     """
     from ..runtime.config import api_keys_from_env
+    from ..runtime.server.api_keys import checked_keys
     from ..runtime.server.config import ServerConfig
 
     names = {field.name for field in dataclasses.fields(ServerConfig)}
@@ -78,7 +89,9 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
     }
-    options.setdefault("api_keys", api_keys_from_env())
+    if "api_keys" not in options:
+        options["api_keys"] = api_keys_from_env()
+        checked_keys("environment variable RAMET_API_KEY", options["api_keys"], "key")  # raises under its own name
     return ServerConfig(**options)
 
 
@@ -89,16 +102,19 @@ def _add_listening(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         *("--served-model-name", "--served-model-names"),
         dest="served_model_names",
-        nargs="+",
+        action="extend",
+        type=comma_separated,
         metavar="NAME",
-        help="what clients may call the model (default: the name it is loaded by)",
+        help="what clients may call the model; several with commas between them, or one each time the option is given "
+        "(default: the name it is loaded by)",
     )
     group.add_argument(
         *("--allowed-origins", "--cors-allow-origins"),
         dest="allowed_origins",
-        nargs="+",
+        action="extend",
+        type=comma_separated,
         metavar="ORIGIN",
-        help="web pages that may call it from a browser, such as http://localhost:3000",
+        help="web pages that may call it from a browser, such as http://localhost:3000; several as for the names",
     )
     group.add_argument(
         "--log-requests", action="store_true", default=None, help="a line for each request, without its text"
@@ -111,9 +127,9 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
         dest="api_keys",
         action="append",
         metavar="KEY",
-        help="ask for it; KEY or NAME=KEY (a NAME of letters, digits and _, a KEY of 8 characters or more), may be "
-        "given several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, which "
-        "`ps` does not show; it has commas between keys, so they can have none inside)",
+        help="ask for it; KEY or NAME=KEY (a NAME of letters, digits, -, _ and ., a KEY of 8 characters or more), may "
+        "be given several times: each key has a cache of its own (default: the environment variable RAMET_API_KEY, "
+        "which `ps` does not show; it has commas between keys, so they can have none inside)",
     )
     group.add_argument(
         "--admin-api-key",
@@ -161,26 +177,33 @@ def _load(args: argparse.Namespace) -> LLM:
         raise CommandError(f"two models are named, {args.served_model!r} and {args.model!r}: leave one out")
     from ..runtime.llm import LLM
 
-    return LLM(
+    _say(f"loading {args.served_model or args.model or 'smollm2'}")
+    llm = LLM(
         args.served_model or args.model,
         device=args.device,
         kernels=args.kernels,
         num_threads=args.threads,
         **engine_options(args),
     )
+    warning = small_cache_warning(llm, args)
+    if warning is not None:
+        _say(warning)
+    return llm
 
 
 def _announce(llm: LLM, config: ServerConfig, url: str, grpc_port: int | None) -> None:
-    from ..runtime.server.listener import client_address
+    from ..runtime.server.listener import client_address, is_every_address
     from ..runtime.server.origins import is_loopback
 
     num_keys = len(config.api_keys) + len(config.admin_api_keys)
+    is_open = not num_keys and not is_loopback(config.host)
+    everywhere = f" and every address of this machine (--host {config.host})" if is_every_address(config.host) else ""
     snapshot = llm.cache_snapshot()
     cache = snapshot.num_blocks * snapshot.block_size
     lines = [
-        f"ramet serves {', '.join(config.served_model_names or (llm.model_name,))} at {url}",
+        f"ramet serves {', '.join(config.served_model_names or (llm.model_name,))} at {url}{everywhere}",
         f"  context {llm.max_context_len:,} tokens, cache {cache:,} tokens, {llm.kernels_name} kernels",
-        f"  {num_keys} API key{'s' if num_keys > 1 else ''} known" if num_keys else "  no API key needed",
+        f"  {counted(num_keys, 'API key')} known" if num_keys else "  no API key needed",
         f"  page {url}/   endpoints {url}/docs   OpenAI clients: base_url={url}/v1",
     ]
     if grpc_port is not None:
@@ -189,13 +212,14 @@ def _announce(llm: LLM, config: ServerConfig, url: str, grpc_port: int | None) -
         disk = llm.metrics().tiers.get("disk")
         found = disk.num_held_blocks * snapshot.block_size if disk is not None else 0
         lines.append(f"  prefixes are kept in {llm.config.prefix_cache_dir}, where {found:,} tokens were found")
+    if is_open:
+        _say(f"warning: everybody who reaches {config.host} may use this server: give it an --api-key")
     print("\n".join(lines), flush=True)
-    if not num_keys and not is_loopback(config.host):
-        print(
-            f"ramet: warning: everybody who reaches {config.host} may use this server: give it an --api-key",
-            file=sys.stderr,
-            flush=True,
-        )
+
+
+def _say(text: str) -> None:
+    """To whoever watches, at once; standard output has only where the server is."""
+    print(f"ramet: {text}", file=sys.stderr, flush=True)
 
 
 def _set_up_logging(args: argparse.Namespace) -> None:
@@ -207,7 +231,7 @@ def _set_up_logging(args: argparse.Namespace) -> None:
 
 def _leave_at_once(status: int) -> None:
     """A step hangs inside a kernel, and its thread with it, for which the interpreter would wait."""
-    print("ramet: warning: a step of the engine hangs; the process ends without it", file=sys.stderr)
+    _say("warning: a step of the engine hangs; the process ends without it")
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..counted import counted
 from .errors import CommandError
 
 if TYPE_CHECKING:
@@ -70,19 +71,19 @@ class TraceFile:
         if suffix == ".svg":
             assert steps is not None
             steps.save_timeline(self._target)
-            return f"the trace of {_counted(len(steps), 'step')} is in {self.path}"
+            return f"the trace of {counted(len(steps), 'step')} is in {self.path}"
         from ..frontend.trace.files import save_traces
 
         parts = () if steps is None or suffix != ".html" else (_steps_part(steps),)
         save_traces(traces, self._target, cache=cache, parts=parts)
-        runs = f"the trace of {_counted(len(traces), 'run')}"
+        runs = f"the trace of {counted(len(traces), 'run')}"
         if suffix == ".txt" or steps is None:
             return f"{runs} is in {self.path}"
         if suffix == ".html":
-            return f"{runs} and {_counted(len(steps), 'step')} is in {self.path}"
+            return f"{runs} and {counted(len(steps), 'step')} is in {self.path}"
         steps_path = self.path.with_suffix(STEPS_SUFFIX)
         steps.save_jsonl(self._target.with_suffix(STEPS_SUFFIX))
-        return f"{runs} is in {self.path}, that of {_counted(len(steps), 'step')} is in {steps_path}"
+        return f"{runs} is in {self.path}, that of {counted(len(steps), 'step')} is in {steps_path}"
 
     def _end_recording(self) -> None:
         """Idempotent."""
@@ -101,7 +102,3 @@ def _steps_part(steps: Trace) -> PagePart:
     heights: Sequence[str] = re.findall(r'<svg[^>]*\sheight="(\d+)', document)
     height = _TABLE_HEIGHT + int(heights[0]) if heights else _MAX_FRAME_HEIGHT
     return PagePart("Steps of the engine", document, min(height, _MAX_FRAME_HEIGHT))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -20,7 +20,9 @@ def check_can_plot(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise FigureError('plots need matplotlib: run pip install "ramet[figures]", or leave the plots out') from error
+        raise FigureError(
+            "plots need matplotlib: in ramet's checkout, pip install '.[figures]', or leave the plots out"
+        ) from error
 
 
 def save_plots(results: Sequence[tuple[Figure, FigureResult]], path: Path) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .metrics import ServerMetrics
@@ -17,12 +19,14 @@ class AnswerLog:
     """Wraps the application and its border. Pure ASGI.
 
     Args:
+        routes: what is behind the border: a request that is turned away there has not met its route.
         is_logging: write a line for each; it has no text and no key of the request in it.
     """
 
-    def __init__(self, app: ASGIApp, metrics: ServerMetrics, *, is_logging: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, routes: Iterable[BaseRoute], *, is_logging: bool) -> None:
         self._app = app
         self._metrics = metrics
+        self._routes = [route for route in routes if isinstance(route, Route | Mount)]
         self._is_logging = is_logging
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,12 +44,18 @@ class AnswerLog:
         try:
             await self._app(scope, receive, send_noted)
         finally:
-            route = scope.get("route")
-            path = None if route is None else route.path
+            path = self._path_of(scope)
             self._metrics.note_answer(scope["method"], path, status)
             if self._is_logging:
                 self._log(scope, path, status, time.monotonic() - started)
         return None
+
+    def _path_of(self, scope: Scope) -> str | None:
+        """That of its route, by whatever method; None if there is none."""
+        route = scope.get("route")
+        if route is None:
+            route = next((each for each in self._routes if each.path_regex.match(scope["path"])), None)
+        return None if route is None else str(route.path)
 
     def _log(self, scope: Scope, path: str | None, status: int, seconds: float) -> None:
         state = scope.get("state", {})

@@ -94,6 +94,7 @@ def build_app(service: EngineService) -> FastAPI:
     app.state.responses = ResponseStore(service.config.max_stored_response_bytes)
     app.state.live = live
     app.state.profile = profile
+    routes = [*app.routes, *(route for router in ROUTERS for route in router.routes)]
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = Document(app, has_keys=service.tenants.has_keys, is_public=is_public)  # type: ignore[method-assign]
@@ -101,7 +102,7 @@ def build_app(service: EngineService) -> FastAPI:
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_middleware(Border, config=service.config, tenants=service.tenants, bodies=service.bodies)
-    app.add_middleware(AnswerLog, metrics=metrics, is_logging=service.config.log_requests)
+    app.add_middleware(AnswerLog, metrics=metrics, routes=routes, is_logging=service.config.log_requests)
     if service.config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -82,7 +82,8 @@ class Border:
         body = self._budget.open()
         try:
             self._hosts.check(scope["headers"], is_only_looking=_is_only_looking(scope))
-            state["tenant"] = self._tenant(scope)
+            state["tenant"] = tenant = self._tenant(scope)
+            _check_admin(tenant, scope["path"])
             announced = dict(scope["headers"]).get(b"content-length", b"")
             if announced.isdigit():
                 self._budget.check_len(int(announced))
@@ -102,10 +103,12 @@ class Border:
         path = scope["path"]
         if is_public(path) or scope["method"] == "OPTIONS":
             return None
-        tenant = self._tenants.find(given_keys(scope["headers"]))
-        if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
-            raise ApiError(403, f"{path:.100} is for admin keys only: it tells of all tenants", code="not_admin")
-        return tenant
+        return self._tenants.find(given_keys(scope["headers"]))
+
+
+def _check_admin(tenant: Tenant | None, path: str) -> None:
+    if tenant is not None and not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
+        raise ApiError(403, f"{path:.100} is for admin keys only: it tells of all tenants", code="not_admin")
 
 
 def _is_only_looking(scope: Scope) -> bool:

@@ -19,7 +19,8 @@ class ServerConfig:
         host: address to listen on. Only this machine reaches the default.
         port: 0 takes a free one.
         api_keys: who may use it, as "KEY" or "NAME=KEY"; each key has a cache of its own. () lets everybody in. Of
-            "NAME=KEY" the name is an identifier and the key has 8 characters or more; "=" at the end is part of a key.
+            "NAME=KEY" the name has letters, digits, "-", "_" and "."; a key has 8 characters or more, "=" at its end
+            included.
         admin_api_keys: keys that may also flush the cache, read metrics and watch the engine. () gives that right to
             the only one of `api_keys`, or to everybody if there are none; of several keys none has it.
         served_model_names: what clients may call the model; the first is what it answers by. () is the name that it

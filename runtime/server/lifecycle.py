@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import time
@@ -25,6 +26,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.server import HANDLED_SIGNALS
 
+from ...counted import counted
 from .app import build_app
 from .config import ServerConfig
 from .protocol import HttpProtocol
@@ -65,6 +67,17 @@ class DrainingServer(uvicorn.Server):
         self._service.admission.is_draining = True
         self._deadline = time.monotonic() + (self._service.config.drain_timeout_s if is_first else 0.0)
 
+    def stopping(self) -> str:
+        """What it is waiting for, in words, once it was told to stop."""
+        num_answering = self._service.num_answering
+        if not num_answering:
+            return "stopping"
+        waited_for = counted(num_answering, "request")
+        if self._num_stops > 1:
+            return f"stopping at once: {waited_for} cut off"
+        seconds = self._service.config.drain_timeout_s
+        return f"stopping: waiting up to {seconds:g} s for {waited_for}; press Ctrl-C again to stop at once"
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Nothing: `stop_on_signals` is for whoever owns the process."""
@@ -92,7 +105,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.num_cut_off = self._service.end_all()
         if self.num_cut_off:
-            logger.warning("%d requests were cut off by the end of the server", self.num_cut_off)
+            logger.warning("%s cut off by the end of the server", counted(self.num_cut_off, "request"))
         self._service.workers.end_calls()
         for server in self.servers:
             server.close()
@@ -125,10 +138,12 @@ class DrainingServer(uvicorn.Server):
 
 @contextlib.contextmanager
 def stop_on_signals(server: DrainingServer) -> Generator[None, None, None]:
-    """In this block SIGTERM and Ctrl-C stop the server. Only on the main thread."""
+    """In this block SIGTERM and Ctrl-C stop the server, which says so on standard error. Only on the main thread."""
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
         server.stop()
+        with contextlib.suppress(OSError):  # not by the stream, which may be in the middle of a write
+            os.write(2, f"ramet: {server.stopping()}\n".encode())
 
     before = {number: signal.signal(number, handle) for number in HANDLED_SIGNALS}
     try:

@@ -16,6 +16,8 @@ from .lifecycle import DrainingServer
 from .service import EngineService
 
 _START_SECONDS = 30.0
+_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""What listens everywhere, and the one of its addresses that clients of this machine use."""
 
 
 def bound_socket(config: ServerConfig) -> socket.socket:
@@ -58,7 +60,7 @@ def _check_grpc(config: ServerConfig) -> None:
     if config.grpc_port is None:
         return
     if find_spec("grpc") is None:
-        raise InvalidConfigError("grpc_port needs the packages of gRPC: pip install 'ramet[grpc]'")
+        raise InvalidConfigError("grpc_port needs the packages of gRPC: in ramet's checkout, pip install '.[grpc]'")
     _listening("grpc_port", config.host, config.grpc_port).close()
 
 
@@ -78,8 +80,13 @@ def url_of(listening: socket.socket) -> str:
 
 def client_address(host: str, port: int) -> str:
     """How a client of this machine names the port of a server that listens on `host`."""
-    found = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    found = _EVERY_ADDRESS.get(host, host)
     return f"[{found}]:{port}" if ":" in found else f"{found}:{port}"
+
+
+def is_every_address(host: str) -> bool:
+    """Whether it stands for all addresses of this machine, of either kind."""
+    return host in _EVERY_ADDRESS
 
 
 class BackgroundServer:

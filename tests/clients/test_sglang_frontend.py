@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # its own are not ours
 ]
 
-KEY = "secret"
+KEY = "secret-key"
 
 
 @pytest.fixture(scope="module")

@@ -42,3 +42,10 @@ def test_sources_that_are_named_are_there(document: Path) -> None:
     named = re.findall(r"`([\w.-]+/[\w./-]+\.(?:py|pyi|sh|h|cpp|js|css|proto))`", prose(document))
     known = {f"/{path}" for path in FILES}
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []
+
+
+def test_nothing_is_installed_from_an_index_that_has_no_ramet() -> None:
+    """Extras are the checkout's: `pip install '.[server]'`."""
+    wrong = re.compile(r"pip install [^#;\n`]*[ '\"]ramet(?!'s)\b")
+    texts = DOCUMENTS + sorted(path for room in ROOMS[:5] for path in (ROOT / room).rglob("*.py"))
+    assert [path for path in texts if wrong.search(path.read_text("utf-8"))] == []

@@ -7,12 +7,14 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import ramet
 from ramet.cli import main as cli
-from ramet.cli.engine_options import engine_options
+from ramet.cli.engine_options import engine_options, small_cache_warning
 from ramet.cli.errors import CommandError, one_line
 from ramet.cli.flags import in_flags
 from ramet.runtime.config import EngineConfig
@@ -158,6 +160,8 @@ def test_one_line_adds_causes_that_are_not_named_yet() -> None:
     error = ramet.GenerationError("gen 'x' failed: disk on fire")
     error.__cause__ = OSError("disk on fire")
     assert one_line(error) == "gen 'x' failed: disk on fire"
+    error.__cause__ = OSError("disk on fire\nCall the fire brigade.")
+    assert one_line(error) == "gen 'x' failed: disk on fire"
     error.__cause__ = OSError("out of space")
     assert one_line(error) == "gen 'x' failed: disk on fire: out of space"
 
@@ -167,6 +171,63 @@ def test_a_size_that_is_none_says_how_to_write_one(size: str, capsys: pytest.Cap
     with pytest.raises(SystemExit, match="2"):
         cli.main(["chat", f"--kv-cache-memory={size}"])
     assert f"--kv-cache-memory: {size!r} must be a number of bytes such as 512M or 2G" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "message"),
+    [
+        (
+            ["serve", "--prot", "8"],
+            "ramet serve [OPTIONS] [MODEL]",
+            "there is no option --prot; did you mean '--port'?",
+        ),
+        (["serve", "--max_model_len=8"], "ramet serve [OPTIONS] [MODEL]", "did you mean '--max-model-len'?"),
+        (["run", "--modle", "x", "f.py"], "ramet run [OPTIONS] FILE ...", "did you mean '--model'?"),
+        (["run"], "ramet run [OPTIONS] FILE ...", "required: FILE ("),
+        (["chat", "--zzz"], "ramet chat [OPTIONS]", "there is no option --zzz ("),
+        (["chat", "--threads", "0"], "ramet chat [OPTIONS]", "--threads: '0' must be an integer of at least 1"),
+        (["sevre"], "ramet [OPTIONS] COMMAND ...", "'sevre' is unknown; did you mean 'serve'?"),
+        (["--vresion"], "ramet [OPTIONS] COMMAND ...", "did you mean '--version'?"),
+        (["serve", "a", "b"], "ramet serve [OPTIONS] [MODEL]", "'b' is one value too many; an option takes one"),
+    ],
+)
+def test_a_mistake_is_answered_by_the_command_it_was_made_with(
+    arguments: list[str], usage: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments)
+    lines = capsys.readouterr().err.splitlines()
+    prog = usage.partition(" [")[0]
+    assert lines[0] == f"usage: {usage}"
+    assert lines[1].startswith(f"{prog}: error: ")
+    assert message in lines[1]
+    assert lines[1].endswith(f"('{prog} --help' lists the options)")
+    assert len(lines) == 2
+
+
+def test_the_options_of_a_program_are_its_own() -> None:
+    args = cli.build_parser().parse_args(["run", "--threads", "1", "f.py", "--prot", "8"])
+    assert (args.file, args.args, args.threads) == ("f.py", ["--prot", "8"], 1)
+
+
+@pytest.mark.parametrize("command", sorted(cli.COMMANDS))
+def test_no_option_takes_what_follows_its_value(command: str) -> None:
+    """It would swallow a MODEL or a FILE."""
+    (subparsers,) = (each for each in cli.build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    options = [action for action in subparsers.choices[command]._actions if action.option_strings]
+    assert {action.nargs for action in options} <= {None, 0}
+
+
+@pytest.mark.parametrize(
+    ("context_len", "asked", "is_warned"), [(32, None, True), (32, 8192, False), (4096, None, False)]
+)
+def test_a_cache_much_smaller_than_the_context_is_said(context_len: int, asked: int | None, is_warned: bool) -> None:
+    arguments = ["chat"] if asked is None else ["chat", "--max-model-len", str(asked)]
+    llm: Any = SimpleNamespace(max_context_len=context_len, max_model_len=8192)
+    warning = small_cache_warning(llm, cli.build_parser().parse_args(arguments))
+    assert (warning is not None) == is_warned
+    if warning is not None:
+        assert "holds 32 tokens, and the model's context is 8,192" in warning
 
 
 def test_kernels_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

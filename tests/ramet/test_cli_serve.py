@@ -39,9 +39,9 @@ def test_every_option_of_the_server_has_a_flag() -> None:
     arguments: dict[str, tuple[str, ...]] = {
         "host": ("--host", "::1"),
         "port": ("--port", "1"),
-        "api_keys": ("--api-key", "a", "--api-key", "bob=b-secret"),
-        "admin_api_keys": ("--admin-api-key", "c"),
-        "served_model_names": ("--served-model-name", "x", "y"),
+        "api_keys": ("--api-key", "a-secret", "--api-key", "bob=b-secret"),
+        "admin_api_keys": ("--admin-api-key", "c-secret"),
+        "served_model_names": ("--served-model-name", "x,y", "--served-model-name", "z"),
         "max_body_bytes": ("--max-body-size", "1M"),
         "max_header_bytes": ("--max-header-size", "2K"),
         "max_total_body_bytes": ("--max-total-body-size", "3M"),
@@ -66,13 +66,31 @@ def test_every_option_of_the_server_has_a_flag() -> None:
     config = parsed(*(part for parts in arguments.values() for part in parts))
     unchanged = {name for name in arguments if getattr(config, name) == getattr(ServerConfig(), name)}
     assert unchanged == set()
-    assert (config.api_keys, config.max_body_bytes, config.request_timeout_s) == (("a", "bob=b-secret"), 1 << 20, None)
+    assert config.api_keys == ("a-secret", "bob=b-secret")
+    assert (config.max_body_bytes, config.request_timeout_s) == (1 << 20, None)
+    assert config.served_model_names == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("option", ["--served-model-name", "--allowed-origins"])
+def test_no_option_takes_the_model_for_one_of_its_values(option: str) -> None:
+    args = cli.build_parser().parse_args(["serve", option, "http://a,http://b", "./fake.gguf"])
+    assert args.served_model == "./fake.gguf"
+    config = server_config(args)
+    assert ("http://a", "http://b") in (config.served_model_names, config.allowed_origins)
 
 
 def test_keys_come_from_the_environment_unless_some_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAMET_API_KEY", "one, bob=two-secret")
-    assert parsed().api_keys == ("one", "bob=two-secret")
-    assert parsed("--api-key", "three").api_keys == ("three",)
+    monkeypatch.setenv("RAMET_API_KEY", "key-of-one, bob=two-secret")
+    assert parsed().api_keys == ("key-of-one", "bob=two-secret")
+    assert parsed("--api-key", "key-of-three").api_keys == ("key-of-three",)
+
+
+def test_a_short_key_in_the_environment_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAMET_API_KEY", "long-enough,short")
+    assert cli.main(["serve"]) == 2
+    assert "environment variable RAMET_API_KEY: key-2 has 5 characters" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -95,7 +113,12 @@ def test_keys_come_from_the_environment_unless_some_are_given(monkeypatch: pytes
             "--cache-dir keeps cached prefixes, and --no-prefix-caching keeps",
         ),
         (["--api-key", "a=12345678", "--api-key", "a=87654321"], "two API keys are called 'a'"),
-        (["--api-key", "hunter=2"], "key-1 has 1 characters after its first"),
+        (["--api-key", "hunter=2"], "--api-key: key-1 has 1 character after its first"),
+        (["--api-key", "short"], "--api-key: key-1 has 5 characters, and a KEY, alone or in NAME=KEY, must have"),
+        (
+            ["--admin-api-key", "te am=SECRETKEY123"],
+            "--admin-api-key: what admin-1 has before its first '=' is no name",
+        ),
         (["a.gguf", "--model", "b.gguf"], "two models are named, 'a.gguf' and 'b.gguf'"),
     ],
 )
@@ -107,7 +130,7 @@ def test_what_is_impossible_is_one_line(
 
     monkeypatch.setattr("ramet.runtime.llm.build_runner", load)
     assert cli.main(["serve", "--port", "0", *arguments]) == 2
-    error = capsys.readouterr().err
+    error = capsys.readouterr().err.removeprefix("ramet: loading smollm2\n")
     assert message in error
     assert error.count("\n") == 1
     assert "Errno" not in error.partition("cannot be used")[0]
@@ -138,7 +161,7 @@ def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert cli.main(["serve"]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'ramet[server]'" in error
+    assert "pip install '.[server]'" in error
     assert error.count("\n") == 1
 
 
@@ -174,6 +197,9 @@ def test_it_serves_until_sigterm_and_ends_with_0() -> None:
     assert "context 8,192 tokens" in said
     assert "1 API key known" in said
     assert re.search(r"INFO req-\w+ alice GET /v1/models 200 ", errors)
+    lines = errors.splitlines()
+    assert lines[0] == "ramet: loading smollm2"
+    assert lines.index("ramet: stopping") < lines.index("ramet: stopped") == len(lines) - 1
     for private in ("secret", "private", "Traceback"):
         assert private not in said + output + errors
 
@@ -203,7 +229,11 @@ def test_after_ctrl_c_a_second_signal_does_not_wait() -> None:
             assert "shutting down" in "".join(lines)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1, errors
-    assert "1 requests were cut off" in errors
+    said = errors.splitlines()
+    assert "ramet: stopping: waiting up to 600 s for 1 request; press Ctrl-C again to stop at once" in said
+    assert "ramet: stopping at once: 1 request cut off" in said
+    assert "1 request cut off by the end of the server" in errors
+    assert said[-1] == "ramet: stopped"
     assert "Traceback" not in errors
 
 
@@ -220,14 +250,19 @@ def test_whoever_listens_everywhere_without_keys_is_warned(
             return type("Snapshot", (), {"num_blocks": 2, "block_size": 16})
 
     loaded: Any = Loaded()
-    for options, is_warned in [
-        ({"host": "0.0.0.0"}, True),
-        ({"host": "0.0.0.0", "api_keys": ("k",)}, False),
-        ({"host": "::1"}, False),
-        ({"host": "localhost"}, False),
+    for options, is_warned, is_everywhere in [
+        ({"host": "0.0.0.0"}, True, True),
+        ({"host": "::"}, True, True),
+        ({"host": "0.0.0.0", "api_keys": ("key-of-one",)}, False, True),
+        ({"host": "::1"}, False, False),
+        ({"host": "localhost"}, False, False),
     ]:
         serve._announce(loaded, ServerConfig(**options), "http://x", None)
-        assert ("everybody who reaches" in capsys.readouterr().err) == is_warned
+        printed = capsys.readouterr()
+        assert ("everybody who reaches" in printed.err) == is_warned
+        first = printed.out.splitlines()[0]
+        assert first.startswith("ramet serves m at http://x")
+        assert (f"and every address of this machine (--host {options['host']})" in first) == is_everywhere
 
 
 LOADS_FOR_EVER = """

@@ -288,17 +288,17 @@ def test_a_runtime_runs_programs_and_answers_prompts(smollm2: LLM) -> None:
 
 
 def test_a_runtime_with_a_port_listens(smollm2: LLM) -> None:
-    with Runtime(smollm2, port=0, api_key="secret") as runtime:
+    with Runtime(smollm2, port=0, api_key="secret-key") as runtime:
         assert runtime.url.startswith("http://127.0.0.1:")
-        with RuntimeEndpoint(runtime.url, api_key="secret") as endpoint:
+        with RuntimeEndpoint(runtime.url, api_key="secret-key") as endpoint:
             assert endpoint.info()["model"] == "smollm2"
         port = int(runtime.url.rpartition(":")[2])
         with pytest.raises(InvalidConfigError, match=f"port={port}"):
             Runtime(smollm2, port=port)
         assert json.loads(runtime.generate(PROMPT, GREEDY))["text"]
     with pytest.raises(BackendCallError):
-        RuntimeEndpoint(runtime.url, api_key="secret", max_retries=0)
+        RuntimeEndpoint(runtime.url, api_key="secret-key", max_retries=0)
     with pytest.raises(InvalidConfigError, match="port=-1"):
         Runtime(smollm2, port=-1)
     with pytest.raises(InvalidConfigError, match="give a port"):
-        Runtime(smollm2, api_key="secret")
+        Runtime(smollm2, api_key="secret-key")

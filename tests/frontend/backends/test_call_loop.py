@@ -103,4 +103,4 @@ def test_a_missing_package_is_named_once_its_backend_is_made() -> None:
     for package, name in (("openai", "OpenAI"), ("anthropic", "Anthropic")):
         command = [sys.executable, "-c", program.format(package, name)]
         said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-        assert f"pip install 'ramet[{package}]'" in said
+        assert f"pip install '.[{package}]'" in said

@@ -19,14 +19,14 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(scope="module")
 def url(smollm2: LLM) -> Iterator[str]:
-    with BackgroundServer(smollm2, ServerConfig(port=0, api_keys=("secret",))) as server:
+    with BackgroundServer(smollm2, ServerConfig(port=0, api_keys=("secret-key",))) as server:
         yield server.url
 
 
 @pytest.fixture
 def endpoint(smollm2: LLM, url: str) -> Iterator[RuntimeEndpoint]:
     smollm2.reset_prefix_cache()
-    with RuntimeEndpoint(url, api_key="secret") as endpoint:
+    with RuntimeEndpoint(url, api_key="secret-key") as endpoint:
         yield endpoint
 
 
@@ -87,7 +87,7 @@ def answer(s: ProgramState) -> None:
 
 @pytest.mark.parametrize("uses_ids", [True, False])
 def test_the_boundary_is_healed_as_at_home(url: str, local: LocalBackend, smollm2: LLM, uses_ids: bool) -> None:
-    with RuntimeEndpoint(url, api_key="secret", use_token_ids=uses_ids) as endpoint:
+    with RuntimeEndpoint(url, api_key="secret-key", use_token_ids=uses_ids) as endpoint:
         remote = answer.run(backend=endpoint, temperature=0.0)
         texts = (remote.text(), remote["truth"], remote["why"])
         at_home = answer.run(backend=local, temperature=0.0)

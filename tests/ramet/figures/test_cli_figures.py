@@ -63,4 +63,4 @@ def test_it_says_how_to_get_matplotlib(
 
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
     assert main(["figures", "orca-steps", "--plot", str(tmp_path / "plot.png")]) == EXIT_USAGE
-    assert 'pip install "ramet[figures]"' in capsys.readouterr().err
+    assert "pip install '.[figures]'" in capsys.readouterr().err

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ramet.cli.errors import one_line
 from ramet.kernels.dispatch import select_kernels
 from ramet.kernels.interface import Kernels
 from ramet.runtime.models.errors import ModelLoadError
@@ -65,6 +66,18 @@ def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(ModelLoadError, match=r"'org/model' is no local path, .* failed: no route to host$"):
         resolve_path("org/model")
+
+
+def test_what_the_hub_quotes_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(hub_id: str, allow_patterns: list[str]) -> str:
+        raise OSError("Got: ConnectError: no such host\nAn error happened. Check your connection.") from OSError(
+            "no such host"
+        )
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(ModelLoadError) as caught:
+        resolve_path("org/model")
+    assert one_line(caught.value).endswith("the hub failed: ConnectError: no such host")
 
 
 def test_bundled_model_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import httpx2
 import pytest
 
@@ -24,14 +26,41 @@ def test_an_unknown_path_is_a_json_error(http: httpx2.Client) -> None:
 
 
 def test_keys_are_asked_for_and_admin_paths_need_an_admin(serve: Serve) -> None:
-    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"), admin_api_keys=("boss",))
+    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"), admin_api_keys=("boss-key",))
     with httpx2.Client(base_url=server.url) as client:
         assert client.get("/health").status_code == 200
         assert client.get("/v1/models").status_code == 401
         for headers in ({"authorization": "bearer alice-key"}, {"x-api-key": "bobs-key"}):
             assert client.get("/v1/models", headers=headers).status_code == 200
             assert client.get("/metrics", headers=headers).status_code == 403
-        assert client.get("/metrics", headers={"x-api-key": "boss"}).status_code != 403
+        assert client.get("/metrics", headers={"x-api-key": "boss-key"}).status_code != 403
+
+
+def test_a_refused_request_is_told_of_by_its_route_and_its_tenant(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = ("alice=alice-key", "bob=bobs-key")
+    server = serve(api_keys=keys, admin_api_keys=("boss-key",), log_requests=True, max_body_bytes=100)
+    alice, boss = {"x-api-key": "alice-key"}, {"x-api-key": "boss-key"}
+    with caplog.at_level(logging.INFO, "ramet"), httpx2.Client(base_url=server.url) as client:
+        client.post("/v1/completions", json={})
+        client.get("/metrics", headers=alice)
+        client.post("/v1/chat/completions", headers=alice, content=b"x" * 101)
+        client.get("/v1/responses/some-id", headers={"x-api-key": "wrong"})
+        client.get("/v1/completions", headers=alice)
+        client.get("/nothing/some-id")
+        counted = client.get("/metrics", headers=boss).text
+    lines = [" ".join(record.getMessage().split()[1:5]) for record in caplog.records if "/" in record.getMessage()]
+    assert lines[:4] == [
+        "- POST /v1/completions 401",
+        "alice GET /metrics 403",
+        "alice POST /v1/chat/completions 413",
+        "- GET /v1/responses/{response_id} 401",
+    ]
+    assert "alice GET /v1/completions 405" in lines
+    assert 'http_requests_total{method="GET",path="/metrics",status="403"} 1.0' in counted
+    assert "some-id" not in counted
+    assert 'path="none",status="401"} 1.0' in counted
 
 
 def test_bodies_of_unknown_length_are_counted_as_they_come(serve: Serve) -> None:

@@ -38,7 +38,7 @@ def test_a_page_of_another_name_is_turned_away_where_no_key_is_asked_for(host: s
     with pytest.raises(ApiError) as caught:
         HostCheck(ServerConfig()).check(headers, is_only_looking=True)
     assert caught.value.status == 403
-    HostCheck(ServerConfig(api_keys=("one",))).check(headers, is_only_looking=False)
+    HostCheck(ServerConfig(api_keys=("key-of-one",))).check(headers, is_only_looking=False)
     HostCheck(ServerConfig(host="0.0.0.0")).check(headers, is_only_looking=False)
 
 

@@ -6,12 +6,12 @@ import hmac
 import secrets
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ramet.runtime.cache_namespace import CacheNamespace
 from ramet.runtime.errors import InvalidConfigError
-from ramet.runtime.server.api_keys import MIN_NAMED_KEY_CHARS, named_key
+from ramet.runtime.server.api_keys import MIN_KEY_CHARS, named_key
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import ApiError
 from ramet.runtime.server.tenant import Tenants
@@ -37,10 +37,10 @@ def test_each_key_has_a_namespace_that_does_not_show_it() -> None:
 
 
 def test_a_salt_never_spells_another_tenant() -> None:
-    found = tenants("one", "two")
-    two = found.find(["two"]).namespace()
-    assert found.find(["one"]).namespace(two.tenant) != two
-    assert found.find(["one"]).namespace("a").to_bytes() != found.find(["one"]).namespace("b").to_bytes()
+    found = tenants("key-one!", "key-two!")
+    two = found.find(["key-two!"]).namespace()
+    assert found.find(["key-one!"]).namespace(two.tenant) != two
+    assert found.find(["key-one!"]).namespace("a").to_bytes() != found.find(["key-one!"]).namespace("b").to_bytes()
 
 
 def test_the_bytes_of_namespaces_differ_where_their_texts_run_together() -> None:
@@ -56,26 +56,26 @@ def test_all_keys_are_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch) -
         return real(given, known)
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    found = tenants("one", "two", "three")
-    for key in ("one", "three"):
+    found = tenants("key-one!", "key-two!", "key-three")
+    for key in ("key-one!", "key-three"):
         compared.clear()
         found.find([key])
-        assert compared == [b"one", b"two", b"three"]
+        assert compared == [b"key-one!", b"key-two!", b"key-three"]
 
 
-@pytest.mark.parametrize("given", [[], [""], ["on"], ["one "], ["ONE"], ["\udcff"]])
+@pytest.mark.parametrize("given", [[], [""], ["key-one"], ["key-one! "], ["KEY-ONE!"], ["\udcff"]])
 def test_unknown_keys_are_401(given: list[str]) -> None:
     with pytest.raises(ApiError) as caught:
-        tenants("one").find(given)
+        tenants("key-one!").find(given)
     assert caught.value.status == 401
-    assert "one" not in caught.value.message
+    assert "key-one!" not in caught.value.message
 
 
 def test_the_only_key_is_an_admin_and_of_several_none() -> None:
-    assert tenants("one").find(["one"]).is_admin
-    assert not tenants("one", "two").find(["one"]).is_admin
-    assert not tenants("one", admins=("boss",)).find(["one"]).is_admin
-    assert tenants("one", admins=("boss",)).find(["boss"]).is_admin
+    assert tenants("key-one!").find(["key-one!"]).is_admin
+    assert not tenants("key-one!", "key-two!").find(["key-one!"]).is_admin
+    assert not tenants("key-one!", admins=("key-boss",)).find(["key-one!"]).is_admin
+    assert tenants("key-one!", admins=("key-boss",)).find(["key-boss"]).is_admin
 
 
 def test_a_key_is_given_once() -> None:
@@ -92,15 +92,14 @@ def test_bad_salts_are_refused(salt: object) -> None:
 
 
 ALPHABETS = ("0123456789abcdef", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", "-_~.azAZ09")
-MADE_KEYS = st.sampled_from(ALPHABETS).flatmap(lambda letters: st.text(letters, min_size=1, max_size=40))
+MADE_KEYS = st.sampled_from(ALPHABETS).flatmap(lambda letters: st.text(letters, min_size=MIN_KEY_CHARS, max_size=40))
 PADDED_KEYS = st.builds(lambda key, padding: key + "=" * padding, MADE_KEYS, st.integers(0, 3))
 
 
-@given(PADDED_KEYS, st.none() | st.from_regex(r"[a-z_][a-z0-9_]{0,9}", fullmatch=True))
+@given(PADDED_KEYS, st.none() | st.from_regex(r"[A-Za-z0-9_.-]{1,10}", fullmatch=True))
 @example("c2VjcmV0IQ==", None)
 @example("c2VjcmV0IQ==", "alice")
 def test_made_keys_are_taken_whole(key: str, name: str | None) -> None:
-    assume(name is None or (len(key) >= MIN_NAMED_KEY_CHARS and key.strip("=")))
     called, whole = named_key(key if name is None else f"{name}={key}", "key-1")
     assert (called, whole) == (name or "key-1", key)
 
@@ -119,3 +118,25 @@ def test_what_may_be_a_name_or_the_start_of_a_secret_is_refused_without_showing_
         tenants("hunter=secret")
     assert "hunter" not in str(caught.value)
     assert tenants("key=hunter=secret").find(["hunter=secret"]).name == "key"
+
+
+@pytest.mark.parametrize("name", ["team-a", "team_a", "v1.2", "0", "équipe"])
+def test_a_name_is_of_letters_digits_and_what_joins_them(name: str) -> None:
+    assert tenants(f"{name}=SECRETKEY123").find(["SECRETKEY123"]).name == name
+
+
+@pytest.mark.parametrize("name", ["team a", "a+b/c", "", "a:b", " a", "a\n"])
+def test_what_is_no_name_is_no_part_of_a_key_either(name: str) -> None:
+    with pytest.raises(
+        InvalidConfigError, match=r"^api_keys: what key-2 has before its first '=' is no name"
+    ) as caught:
+        tenants("a=SECRETKEY123", f"{name}=SECRETKEY456")
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("option", "usual_name"), [("api_keys", "key-1"), ("admin_api_keys", "admin-1")])
+def test_a_short_key_is_refused_by_the_option_that_it_was_given_with(option: str, usual_name: str) -> None:
+    for text, num_chars in (("short12", "7 characters"), ("x", "1 character,"), ("name=", "5 characters")):
+        with pytest.raises(InvalidConfigError, match=f"^{option}: {usual_name} has {num_chars}"):
+            ServerConfig(**{option: (text,)})  # type: ignore[arg-type]
+    assert ServerConfig(**{option: ("eight888",)})  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ def test_the_model_and_the_server_say_who_they_are(serve: Serve) -> None:
 
 
 def test_what_concerns_everybody_is_for_admins(serve: Serve) -> None:
-    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"), admin_api_keys=("boss",))
+    server = serve(api_keys=("alice=alice-key", "bob=bobs-key"), admin_api_keys=("boss-key",))
     with httpx2.Client(base_url=server.url, headers={"x-api-key": "alice-key"}) as http:
         for path in ("/flush_cache", "/start_profile", "/stop_profile"):
             assert http.post(path).status_code == 403
@@ -164,7 +164,7 @@ def test_what_concerns_everybody_is_for_admins(serve: Serve) -> None:
         info = http.get("/server_info").json()
         assert "metrics" not in info
         assert not {"api_keys", "admin_api_keys"} & info.keys()
-        assert "metrics" in http.get("/server_info", headers={"x-api-key": "boss"}).json()
+        assert "metrics" in http.get("/server_info", headers={"x-api-key": "boss-key"}).json()
 
 
 def test_the_cache_is_flushed(http: httpx2.Client) -> None:
