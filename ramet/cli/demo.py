@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
+from ..counted import counted
 from .engine_options import add_engine_arguments, open_backend
 from .report import CallRow, Totals, format_table
 from .terminal import Terminal
@@ -29,7 +30,7 @@ def execute(args: argparse.Namespace) -> int:
     with open_backend(args) as backend:
         llm = backend.llm
         load_s = time.monotonic() - start
-        threads = "1 thread" if llm.num_threads == 1 else f"{llm.num_threads} threads"
+        threads = counted(llm.num_threads, "thread")
         ready = f"{llm.model_name} on {llm.kernels_name} kernels, {threads}; ready after {load_s:.1f} s"
         terminal.line(terminal.dim(terminal.wrapped(ready)))
         run_demo(backend, terminal, start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..counted import counted
 from .terminal import Terminal
 
 _HEADINGS = ("prompt", "cached", "computed", "generated", "seconds")
@@ -101,7 +102,7 @@ def _line(
 
 def format_summary(totals: Totals) -> str:
     """The sums as one line."""
-    calls = "1 call" if totals.num_calls == 1 else f"{totals.num_calls:,} calls"
+    calls = counted(totals.num_calls, "call")
     return (
         f"{calls}, {totals.num_prompt_tokens:,} prompt tokens: {totals.num_cached_tokens:,} from the cache "
         f"({totals.hit_rate:.0%}), {totals.num_prompt_tokens - totals.num_cached_tokens:,} computed; "
@@ -117,7 +118,7 @@ def format_failures(failures: Sequence[FailedCall], num_calls: int) -> str:
         num_calls: how many calls there were, these included.
     """
     first = failures[0]
-    calls = "1 call" if num_calls == 1 else f"{num_calls:,} calls"
+    calls = counted(num_calls, "call")
     which = first.label if len(failures) == 1 else f"the first, {first.label}"
     return f"{len(failures):,} of {calls} failed; {which}: {first.error}"
 

@@ -176,10 +176,12 @@ def _load(args: argparse.Namespace) -> LLM:
     if args.served_model is not None and args.model is not None and args.served_model != args.model:
         raise CommandError(f"two models are named, {args.served_model!r} and {args.model!r}: leave one out")
     from ..runtime.llm import LLM
+    from ..runtime.weights.resolve import BUNDLED_NAME
 
-    _say(f"loading {args.served_model or args.model or 'smollm2'}")
+    model = args.served_model or args.model or BUNDLED_NAME
+    _say(f"loading {model}")
     llm = LLM(
-        args.served_model or args.model,
+        model,
         device=args.device,
         kernels=args.kernels,
         num_threads=args.threads,

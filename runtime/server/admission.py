@@ -6,6 +6,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from ...counted import counted
 from .errors import ApiError, shutting_down
 
 _MAX_RETRY_AFTER_S = 60.0
@@ -50,12 +51,14 @@ class Admission:
             self.num_rejected += 1
             raise shutting_down()
         if num_sequences > self.max_live:
-            raise ApiError(400, f"the request has {num_sequences} samples, and this server takes {self.max_live}")
+            asked = counted(num_sequences, "sample")
+            raise ApiError(400, f"the request has {asked}, and this server takes {self.max_live}")
         if self.num_live + num_sequences > self.max_live:
             self.num_rejected += 1
+            live = counted(self.num_live, "sample")
             raise ApiError(
                 429,
-                f"the server is full: {self.num_live} samples run or wait, of {self.max_live} at most; try again later",
+                f"the server is full: {live} running or waiting, of {self.max_live:,} at most; try again later",
                 code="server_full",
                 retry_after_s=self._seconds_until_free(num_sequences),
             )

@@ -19,6 +19,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from ...counted import counted
 from .border import error_response, id_headers, new_request_id
 from .config import ServerConfig
 from .errors import ApiError, shutting_down
@@ -204,7 +205,7 @@ class HttpProtocol(H11Protocol):
             return await self._serve(scope, receive, send)
         full = ApiError(
             503,
-            f"the server has {self._limits.max_connections} connections, and takes no more; try again later",
+            f"the server has {counted(self._limits.max_connections, 'connection')}, and takes no more; try again later",
             code="too_many_connections",
             retry_after_s=5.0,
         )

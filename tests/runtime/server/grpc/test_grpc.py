@@ -326,7 +326,7 @@ def test_a_port_that_is_taken_is_told(speaking: BackgroundServer, smollm2: LLM) 
 
 def test_without_its_packages_grpc_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ramet.runtime.server.listener.find_spec", lambda name: None)
-    with pytest.raises(InvalidConfigError, match=r"ramet\[grpc\]"):
+    with pytest.raises(InvalidConfigError, match=r"pip install '\.\[grpc\]'"):
         bound_socket(ServerConfig(port=0, grpc_port=0))
 
 
