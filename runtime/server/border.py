@@ -104,7 +104,9 @@ class Border:
             return None
         tenant = self._tenants.find(given_keys(scope["headers"]))
         if not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
-            raise ApiError(403, f"{path:.100} is for admin keys only: it tells of all tenants", code="not_admin")
+            raise ApiError(
+                403, f"{path:.100} is for admin keys only: it acts on, or tells of, what is others'", code="not_admin"
+            )
         return tenant
 
 
