@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from ...suggestions import did_you_mean
@@ -60,6 +61,8 @@ MEANINGS: Mapping[str, Meaning] = {
 }
 """By what SamplingParams calls it, where that has it."""
 
+_MAX_COMPARED = 64
+"""Names of a body, and characters of one."""
 _NOTHING: tuple[object, ...] = (None, False, "", [], {})
 _TEXT_FORMAT = {"type": "text"}
 ASKS_FOR_NOTHING: Mapping[str, tuple[object, ...]] = {
@@ -101,7 +104,7 @@ def refuse_misspelt(body: Mapping[str, Any], known: Collection[str]) -> None:
     Raises:
         ApiError: 400, a field that is not known is spelt nearly as one that is.
     """
-    for name in body.keys() - known:
+    for name in _looked_at(name for name in body if name not in known):
         meant = did_you_mean(name, known, cutoff=0.9)
         if meant != ";":
             raise ApiError(400, f"{name:.80} is not a field of this endpoint{meant}", param=f"{name:.80}")
@@ -113,8 +116,13 @@ def missing(name: str, body: object) -> str:
     for other, at in (("messages", CHAT), ("prompt", COMPLETIONS), ("input", "/v1/responses"), ("text", GENERATE)):
         if other in given and name in ("messages", "prompt"):
             return f"{name} is missing: {other} is for {at}"
-    meant = next((other for other in given if did_you_mean(other, [name]) != ";"), None)
+    meant = next((other for other in _looked_at(given) if did_you_mean(other, [name]) != ";"), None)
     return f"{name} is missing" + (f"; did you mean it by {meant!r:.80}?" if meant is not None else "")
+
+
+def _looked_at(names: Iterable[str]) -> Iterable[str]:
+    """Comparing spellings takes its time, and nobody misspells a field of a thousand."""
+    return (name for name in islice(names, _MAX_COMPARED) if len(name) <= _MAX_COMPARED)
 
 
 def _root(name: str) -> str:

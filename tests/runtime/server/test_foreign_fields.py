@@ -13,7 +13,7 @@ from ramet.native_params import NATIVE_NAMES, RAMET_NAMES
 from ramet.runtime.server.app import ROUTERS
 from ramet.runtime.server.body import Body
 from ramet.runtime.server.errors import ApiError
-from ramet.runtime.server.foreign_fields import ASKS_FOR_NOTHING, MEANINGS, refuse_misspelt
+from ramet.runtime.server.foreign_fields import ASKS_FOR_NOTHING, MEANINGS, missing, refuse_misspelt
 from ramet.runtime.server.json_route import read_body
 
 Json = dict[str, Any]
@@ -146,6 +146,17 @@ def test_nearly_a_field_of_generate_is_taken_for_a_mistake() -> None:
     assert refused.param == "return_logprobs"
     assert "did you mean 'return_logprob'?" in refused.message
     refuse_misspelt({"unheard_of": 1, "text": "a"}, ["text"])
+
+
+def test_spellings_of_a_few_names_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(
+        "ramet.runtime.server.foreign_fields.did_you_mean", lambda name, *_, **__: compared.append(name) or ";"
+    )
+    many = {"x" * 100: 1} | {f"unknown_{idx}": 1 for idx in range(10_000)}
+    refuse_misspelt(many, ["text"])
+    missing("prompt", many)
+    assert 0 < len(compared) < 200
 
 
 @pytest.mark.parametrize(
