@@ -39,8 +39,9 @@ def solve(s, problem):
 
     best = max(range(NUM_PLANS), key=lambda idx: score_of(judges[idx]))
     answers = plans[best].fork(NUM_ANSWERS)
-    answers += user("Now give only the final result.")
-    answers += assistant("The result is" + gen("answer", max_tokens=12, stop=["\n", "."], temperature=0.5))
+    for idx, answer in enumerate(answers):
+        answer += user("Now give only the final result.")
+        answer += assistant("The result is" + gen("answer", max_tokens=12, stop=["\n", "."], temperature=0.5, seed=idx))
     return answers.join()["answer"]
 
 

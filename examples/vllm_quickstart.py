@@ -1,4 +1,4 @@
-"""vLLM's first example of offline inference: only the import and the model are changed."""
+"""vLLM's first example of offline inference: only the import, the model and a seed are its own."""
 
 from ramet import LLM, SamplingParams
 
@@ -10,7 +10,7 @@ prompts = [
     "The future of AI is",
 ]
 # Create a sampling params object.
-sampling_params = SamplingParams(temperature=0.8, top_p=0.95)
+sampling_params = SamplingParams(temperature=0.8, top_p=0.95, seed=0)
 
 
 def main():

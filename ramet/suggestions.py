@@ -11,9 +11,13 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest of the known names, or `;` if none is close."""
-    closest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.7) -> str:
+    """`; did you mean 'x'?` for the closest of the known names, or `;` if none is close.
+
+    Args:
+        cutoff: how close, from 0 to 1 for the same name.
+    """
+    closest = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {closest[0]!r}?" if closest else ";"
 
 

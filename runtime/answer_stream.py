@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ class StreamedAnswers:
     ask: GenerateAsk
     handles: Sequence[RequestHandle]
     finish: Callable[[AskedText, RequestOutput], list[Answer]]
+    eos_token_ids: Collection[int]
     num_running: int = field(init=False)
     texts: dict[int, str] = field(default_factory=dict)
     token_ids: dict[int, list[int]] = field(default_factory=dict)
@@ -62,9 +63,7 @@ class StreamedAnswers:
         text = self.texts[idx] = self.texts.get(idx, "") + chunk.text
         token_ids = self.token_ids.setdefault(idx, [])
         token_ids += chunk.token_ids
-        reason = finish_reason(
-            chunk.finish_reason, chunk.stop_reason, len(token_ids), token_ids[-1] if token_ids else None
-        )
+        reason = finish_reason(chunk.finish_reason, chunk.stop_reason, token_ids, self.eos_token_ids)
         meta = {
             "id": chunk.request_id,
             "finish_reason": reason,

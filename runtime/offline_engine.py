@@ -82,7 +82,7 @@ class Engine:
         )  # fmt: skip
         handles = self.llm.submit_requests([item.request for item in ask.items])
         if stream:
-            return AnswerStream(StreamedAnswers(ask, handles, self._answers_of))
+            return AnswerStream(StreamedAnswers(ask, handles, self._answers_of, self.llm.tokenizer.eos_token_ids))
         try:
             for handle in handles:
                 handle.wait()
@@ -113,7 +113,7 @@ class Engine:
         )  # fmt: skip
         handles = self.llm.submit_requests([item.request for item in ask.items])
         if stream:
-            return AsyncAnswerStream(StreamedAnswers(ask, handles, self._answers_of))
+            return AsyncAnswerStream(StreamedAnswers(ask, handles, self._answers_of, self.llm.tokenizer.eos_token_ids))
         try:
             await asyncio.gather(*map(_ended, handles))
         except BaseException:
@@ -182,7 +182,13 @@ class Engine:
         return found[0] if ask.is_single and len(found) == 1 else found
 
     def _answers_of(self, item: AskedText, output: RequestOutput) -> list[Answer]:
-        return answers(output, item.logprobs, self._token_text, is_prefill_only=item.native.is_prefill_only)
+        return answers(
+            output,
+            item.logprobs,
+            self._token_text,
+            self.llm.tokenizer.eos_token_ids,
+            is_prefill_only=item.native.is_prefill_only,
+        )
 
     def _token_text(self, token_id: int) -> str:
         return self.llm.tokenizer.decode([token_id], skip_special_tokens=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,12 @@ class LogprobOptions:
 
 
 def answers(
-    output: RequestOutput, options: LogprobOptions, decode: Callable[[int], str], *, is_prefill_only: bool = False
+    output: RequestOutput,
+    options: LogprobOptions,
+    decode: Callable[[int], str],
+    eos_token_ids: Collection[int],
+    *,
+    is_prefill_only: bool = False,
 ) -> list[dict[str, Any]]:
     """One answer per sample of a finished request. Where it failed or was aborted, those that had not ended have what
     there is of them, and a finish_reason of type abort; if there is nothing of any, one answer says so.
@@ -43,7 +48,8 @@ def answers(
         meta = {"id": output.request_id, "finish_reason": _abort_reason(output), **_usage(output, 0)}
         return [{"text": "", "output_ids": [], "meta_info": meta}]
     return [
-        _answer(output, completion, options, decode, is_prefill_only=is_prefill_only) for completion in output.outputs
+        _answer(output, completion, options, decode, eos_token_ids, is_prefill_only=is_prefill_only)
+        for completion in output.outputs
     ]
 
 
@@ -52,14 +58,22 @@ def _abort_reason(output: RequestOutput) -> dict[str, Any]:
 
 
 def finish_reason(
-    reason: FinishReason | None, stop_reason: int | str | None, num_tokens: int, last_token_id: int | None
+    reason: FinishReason | None,
+    stop_reason: int | str | None,
+    token_ids: Sequence[int],
+    eos_token_ids: Collection[int],
 ) -> dict[str, Any] | None:
-    """Why a sample ended; `matched` is the stop string or token. None while it runs."""
+    """Why a sample ended; `matched` is the stop string or token. None while it runs.
+
+    A text that its constraint has ended, with no token of its own for it, has matched nothing: None.
+    """
     if reason is None:
         return None
     if reason is FinishReason.LENGTH:
-        return {"type": "length", "length": num_tokens}
-    return {"type": "stop", "matched": last_token_id if stop_reason is None else stop_reason}
+        return {"type": "length", "length": len(token_ids)}
+    if stop_reason is None and token_ids and token_ids[-1] in eos_token_ids:
+        return {"type": "stop", "matched": token_ids[-1]}
+    return {"type": "stop", "matched": stop_reason}
 
 
 def _answer(
@@ -67,6 +81,7 @@ def _answer(
     completion: CompletionOutput,
     options: LogprobOptions,
     decode: Callable[[int], str],
+    eos_token_ids: Collection[int],
     *,
     is_prefill_only: bool,
 ) -> dict[str, Any]:
@@ -77,8 +92,8 @@ def _answer(
         reason = finish_reason(
             FinishReason.LENGTH if is_prefill_only else completion.finish_reason,
             completion.stop_reason,
-            len(token_ids),
-            token_ids[-1] if token_ids else None,
+            token_ids,
+            eos_token_ids,
         )
     meta = {"id": output.request_id, "finish_reason": reason, **_usage(output, len(token_ids))}
     if completion.complete is not None and not is_prefill_only:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -35,6 +36,7 @@ from .openai.responses_store import ResponseStore
 from .profile import Profile
 from .service import EngineService
 from .web.routes import router as web_router
+from .wrong_path import not_found
 
 ROUTERS: tuple[APIRouter, ...] = (
     health_router,
@@ -53,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     refused_router,
 )
 """A new family of endpoints is one file and one line here."""
+_PATHS = frozenset(route.path for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
 _GRPC_GRACE_SECONDS = 1.0
 """For the last words of calls. When the application ends, what ran has been answered."""
 
@@ -125,10 +128,12 @@ async def _on_invalid_parameter(http: Request, error: Exception) -> Response:
 async def _on_http_error(http: Request, error: Exception) -> Response:
     """There is no such route, or not by this method."""
     assert isinstance(error, HTTPException)
-    path = http.url.path
-    what = {404: f"there is no {path:.100} here", 405: f"{path:.100} is not used with {http.method:.20}"}
-    message = what.get(error.status_code, str(error.detail))
-    return error_response(path, ApiError(error.status_code, message))
+    path, message, meant = http.url.path, str(error.detail), None
+    if error.status_code == 404:
+        message, meant = not_found(path, _PATHS)
+    elif error.status_code == 405:
+        message = f"{path:.100} is not used with {http.method:.20}"
+    return error_response(meant or path, ApiError(error.status_code, message))
 
 
 async def _on_api_error(http: Request, error: Exception) -> Response:

@@ -108,7 +108,9 @@ class Border:
 
 def _check_admin(tenant: Tenant | None, path: str) -> None:
     if tenant is not None and not tenant.is_admin and (path in ADMIN_PATHS or path.startswith(ADMIN_PREFIXES)):
-        raise ApiError(403, f"{path:.100} is for admin keys only: it tells of all tenants", code="not_admin")
+        raise ApiError(
+            403, f"{path:.100} is for admin keys only: it acts on, or tells of, what is others'", code="not_admin"
+        )
 
 
 def _is_only_looking(scope: Scope) -> bool:

@@ -1,5 +1,5 @@
-"""What the OpenAPI document says beyond the types of the routes: how requests fail, which answers are streamed, and
-where an API key goes."""
+"""What the OpenAPI document says beyond the types of the routes: how requests fail, which answers are streamed,
+where an API key goes, and what our own fields mean."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
+
+from .extension_fields import describe
 
 Node = dict[str, Any]
 
@@ -83,6 +85,8 @@ class Document:
                     responses["200"]["content"].update(EVENTS)
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
+        for schema in schemas.values():
+            describe(schema.get("properties", {}))
         return document
 
     def _security(self, path: str) -> list[Node]:

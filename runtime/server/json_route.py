@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from .errors import ApiError, too_deep
+from .foreign_fields import missing
 from .service import EngineService
 from .unsayable import NumberReader, may_have_half_pairs, refuse_unsayable
 
@@ -117,11 +118,17 @@ def _parsed(content: bytes, numbers: NumberReader) -> object:
 
 def invalid_value(error: Mapping[str, Any], body: object) -> ApiError:
     """What a client is told of the first of pydantic's errors."""
-    field = "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in _path(error["loc"], error["type"], body)
-    ).lstrip(".")
-    given = "" if error["type"] == "missing" else f", not {_SHORT.repr(error['input']):.100}"
-    return ApiError(400, f"{field or 'the body'}: {error['msg']}{given}", param=field or None)
+    path = list(_path(error["loc"], error["type"], body))
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    given = f"{_SHORT.repr(error['input']):.100}"
+    match error["type"]:
+        case "missing":
+            message = missing(field, body if len(path) == 1 else None)
+        case "too_short":
+            message = f"{field}={given} is too short: it must have at least {error['ctx']['min_length']} item"
+        case _:
+            message = f"{field or 'the body'}: {error['msg']}, not {given}"
+    return ApiError(400, message, param=field or None)
 
 
 def _path(loc: Sequence[int | str], kind: str, body: object) -> Iterator[int | str]:

@@ -19,6 +19,7 @@ from ramet.cli.recording_backend import RecordingBackend
 from ramet.cli.run import run_program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DOCS = EXAMPLES.parent / "docs" / "examples.md"
 MAX_LINES = 80
 
 pytestmark = pytest.mark.model
@@ -189,6 +190,15 @@ def test_vllm_quickstart() -> None:
     lines = result.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Prompt", "Output"] * 4
     assert lines[4] == "Prompt: 'The capital of France is'"
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("name", ["tree_of_thought.py", "vllm_quickstart.py"])
+def test_what_is_seeded_prints_what_the_docs_say(name: str) -> None:
+    result = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert f"$ python examples/{name}\n{result.stdout}```\n" in DOCS.read_text(encoding="utf-8")
 
 
 def test_ray_serve_takes_from_ramet_what_there_is() -> None:

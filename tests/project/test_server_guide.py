@@ -43,13 +43,27 @@ def test_every_limit_can_be_found() -> None:
     assert limits - NAMED_FLAGS == set()
 
 
+def check_program(heading: str, server: BackgroundServer) -> None:
+    promised = [line.removeprefix("#>").removeprefix(" ") for line in re.findall(r"^#>.*", PROGRAMS[heading], re.M)]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(PROGRAMS[heading].replace(URL, server.url), "program.py", "exec"), {"__name__": "__main__"})
+    assert [line.rstrip() for line in printed.getvalue().splitlines()] == promised != []
+
+
 @pytest.mark.model
 @pytest.mark.compiler
 @pytest.mark.parametrize("heading", PROGRAMS)
 def test_a_program_prints_what_the_guide_says(heading: str, smollm2: LLM) -> None:
-    promised = [line.removeprefix("#>").removeprefix(" ") for line in re.findall(r"^#>.*", PROGRAMS[heading], re.M)]
     smollm2.reset_prefix_cache()
-    printed = io.StringIO()
-    with BackgroundServer(smollm2, ServerConfig(port=0)) as server, contextlib.redirect_stdout(printed):
-        exec(compile(PROGRAMS[heading].replace(URL, server.url), "program.py", "exec"), {"__name__": "__main__"})
-    assert [line.rstrip() for line in printed.getvalue().splitlines()] == promised != []
+    with BackgroundServer(smollm2, ServerConfig(port=0)) as server:
+        check_program(heading, server)
+
+
+@pytest.mark.model
+@pytest.mark.compiler
+def test_so_they_do_one_after_the_other(smollm2: LLM) -> None:
+    smollm2.reset_prefix_cache()
+    with BackgroundServer(smollm2, ServerConfig(port=0)) as server:
+        for heading in PROGRAMS:
+            check_program(heading, server)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
@@ -83,6 +84,8 @@ class MessagesBody(CountTokensBody):
     Attributes:
         max_tokens: 0 computes the prompt and keeps it in the cache, and generates nothing.
     """
+
+    CALLED_HERE: ClassVar[Mapping[str, str]] = {"structured_outputs": "output_config.format, regex, ebnf or choices"}
 
     max_tokens: Annotated[int, Field(ge=0)]
     stop_sequences: ListOf[str] | None = None

@@ -168,6 +168,6 @@ def _check_num_messages(ask: ChatAsk, context_len: int) -> None:
 
 def _cut_at_context(ask: ChatAsk, num_left: int) -> ChatAsk:
     sampling = ask.sampling
-    if not ask.is_cut_at_context or sampling.max_tokens is None or sampling.max_tokens <= num_left:
+    if not ask.is_cut_at_context or sampling.max_tokens is None or not 0 < num_left < sampling.max_tokens:
         return ask
     return dataclasses.replace(ask, sampling=sampling.replace(max_tokens=None))

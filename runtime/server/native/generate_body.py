@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, WithJsonSchema
+from pydantic import ConfigDict, WithJsonSchema, model_validator
 
+from ....native_params import NATIVE_NAMES, RAMET_NAMES
 from ..body import Body
+from ..foreign_fields import refuse_misspelt
 
 _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
@@ -21,9 +24,14 @@ def _one_or_each(kind: str) -> dict[str, Any]:
 class GenerateBody(Body):
     """What is asked of `/generate`. Give `text` or `input_ids`: one, or a list of them.
 
-    Fields that are not here are accepted and play no part, unless they ask for what cannot be done.
+    Fields that are not here are accepted and play no part, unless they ask for what cannot be done, belong into
+    `sampling_params`, or are nearly called as one that is here.
     """
 
+    CALLED_HERE: ClassVar[Mapping[str, str]] = {
+        "structured_outputs": "sampling_params.json_schema, regex, ebnf or choices",
+        **{field: f"sampling_params.{name}" for field, name in {**NATIVE_NAMES, **RAMET_NAMES}.items()},
+    }
     model_config = ConfigDict(extra="allow")
 
     text: Annotated[Any, WithJsonSchema(_TEXTS)] = None
@@ -40,3 +48,14 @@ class GenerateBody(Body):
     extra_key: Annotated[Any, WithJsonSchema(_one_or_each("string"))] = None
     routing_key: Annotated[Any, WithJsonSchema(_one_or_each("string"))] = None
     num_healable_chars: Annotated[Any, WithJsonSchema(_one_or_each("integer"))] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_spelling(cls, given: Any) -> Any:
+        """
+        Raises:
+            ApiError: a field is probably misspelt.
+        """
+        if isinstance(given, dict):
+            refuse_misspelt(given, cls.model_fields)
+        return given

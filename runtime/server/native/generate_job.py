@@ -101,7 +101,8 @@ class GenerateJob:
             ApiError: as `answer`.
         """
         assert self._ask is not None
-        said = StreamedAnswers(self._ask, live.handles, self._answers_of)
+        eos_token_ids = self._service.llm.tokenizer.eos_token_ids
+        said = StreamedAnswers(self._ask, live.handles, self._answers_of, eos_token_ids)
         async with aclosing(live.chunks()) as chunks:  # type: ignore[type-var]
             async for idx, chunk in chunks:
                 if chunk.output is not None:
@@ -187,7 +188,13 @@ class GenerateJob:
         return found[0] if self._ask.is_single and len(found) == 1 else found
 
     def _answers_of(self, item: AskedText, output: RequestOutput) -> list[Answer]:
-        found = answers(output, item.logprobs, self._token_text, is_prefill_only=item.native.is_prefill_only)
+        found = answers(
+            output,
+            item.logprobs,
+            self._token_text,
+            self._service.llm.tokenizer.eos_token_ids,
+            is_prefill_only=item.native.is_prefill_only,
+        )
         num_healed = output.num_healed_tokens
         for answer in found if num_healed else ():
             healed = item.request.prompt_token_ids[-num_healed:]

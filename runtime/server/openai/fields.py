@@ -6,7 +6,8 @@ A field that is not known is accepted silently; a known one with a value that it
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -55,6 +56,7 @@ class StreamOptions(BaseModel):
 class SharedFields(Body):
     """How tokens are chosen, and how the request is served."""
 
+    CALLED_HERE: ClassVar[Mapping[str, str]] = {"json_schema": "response_format"}
     model_config = ConfigDict(extra="ignore", strict=True)
 
     model: str | None = None

@@ -1,4 +1,4 @@
-"""Families of OpenAI's endpoints that a model of text has nothing to answer with."""
+"""OpenAI's endpoints that there is nothing to answer with: a model of text has none of it, or it is not kept."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ _FAMILIES = {
 }
 
 
+_NOT_KEPT = {
+    ("GET", "/v1/responses/{response_id}/input_items"): "the items of an input are not kept, only what they came to",
+    ("POST", "/v1/responses/{response_id}/cancel"): "no response is made in the background; close the connection",
+}
+
+
 async def refuse(http: HttpRequest) -> None:
     what = _FAMILIES[http.scope["route"].path]
     raise ApiError(
@@ -31,5 +37,12 @@ async def refuse(http: HttpRequest) -> None:
     )
 
 
+async def refuse_unkept(http: HttpRequest) -> None:
+    why = _NOT_KEPT[http.method, http.scope["route"].path]
+    raise ApiError(404, f"{http.url.path:.100} is not served: {why}", code="not_supported")
+
+
 for path in _FAMILIES:
     router.add_api_route(path, refuse, methods=["POST"])
+for method, path in _NOT_KEPT:
+    router.add_api_route(path, refuse_unkept, methods=[method])

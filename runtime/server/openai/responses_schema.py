@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
@@ -65,6 +66,8 @@ class FunctionTool(_Model):
 
 class ResponsesBody(EngineFields):
     """One request for a response."""
+
+    CALLED_HERE: ClassVar[Mapping[str, str]] = {"structured_outputs": "text.format, regex, ebnf or choices"}
 
     model: str | None = None
     input: Items | None = None

@@ -107,7 +107,7 @@ def test_large_bodies_and_headers_are_refused(serve: Serve) -> None:
         (b'{"input": ', "the body is not JSON: Expecting value at character 10"),
         (b"[]", "the body: Input should be a valid dictionary"),
         (b'{"input": {}}', "input: Input should be a text or a list of items, not {}"),
-        (b'{"tools": [{"type": "function"}, {"name": 1}]}', "tools[1].type: Field required"),
+        (b'{"tools": [{"type": "function"}, {"name": 1}]}', "tools[1].type is missing"),
         (b'{"tools": {"list": []}}', "tools: Input should be a valid list, not {'list': []}"),
         (b'{"text": {"format": {"type": 5}}}', "text.format.type: Input should be 'text', 'json_object' or"),
         (b"[" * 100_000, ""),
@@ -130,3 +130,11 @@ def test_the_document_says_where_a_key_goes(serve: Serve, has_keys: bool) -> Non
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert operation.get("description"), path
+
+
+def test_who_is_no_admin_is_told_why(serve: Serve) -> None:
+    server = serve(api_keys=("a-secret-key",), admin_api_keys=("ops=another-secret",))
+    answer = httpx2.post(f"{server.url}/flush_cache", headers={"x-api-key": "a-secret-key"})
+    assert answer.status_code == 403
+    message = "/flush_cache is for admin keys only: it acts on, or tells of, what is others'"
+    assert answer.json()["error"]["message"] == message

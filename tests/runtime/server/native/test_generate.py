@@ -81,6 +81,27 @@ def test_a_stream_is_cumulative_and_ends_with_the_whole_answer(http: httpx2.Clie
     assert without_times(streamed[-1]) == without_times(whole)
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_text_that_its_constraint_has_ended_has_matched_nothing(
+    http: httpx2.Client, smollm2: LLM, is_streamed: bool
+) -> None:
+    """No token of its own has ended it; one that the model chose to end with, or was told to, is named."""
+
+    def end(**params: Any) -> tuple[Any, list[int]]:
+        body = {"text": PROMPT, "sampling_params": {**GREEDY, **params}}
+        answer = list(events(http, **body))[-1] if is_streamed else ask(http, **body)
+        return answer["meta_info"]["finish_reason"], answer["output_ids"]
+
+    reason, ids = end(regex=" [A-Z][a-z]{4}")
+    assert reason == {"type": "stop", "matched": None}
+    assert ids[-1] not in smollm2.tokenizer.eos_token_ids
+    reason, ids = end(stop_token_ids=[ids[-1]])
+    assert reason == {"type": "stop", "matched": ids[-1]}
+    reason, ids = end(logit_bias={str(min(smollm2.tokenizer.eos_token_ids)): 100})
+    assert reason == {"type": "stop", "matched": ids[-1]}
+    assert ids[-1] in smollm2.tokenizer.eos_token_ids
+
+
 def test_a_list_is_streamed_with_indices(http: httpx2.Client) -> None:
     body: dict[str, Any] = {"text": [PROMPT, "One, two,"], "sampling_params": GREEDY}
     last = {event["index"]: event for event in events(http, **body)}

@@ -361,7 +361,7 @@ def test_wrong_values_are_refused_by_name(
 
 
 def test_unknown_fields_are_accepted(http: httpx2.Client) -> None:
-    ignored = {"user": "me", "store": False, "metadata": {}, "no_stop_trim": True, "separate_reasoning": 3, "zz": None}
+    ignored = {"user": "me", "store": False, "metadata": {}, "no_stop_trim": False, "separate_reasoning": 3, "zz": None}
     assert post(http, **ignored, service_tier="auto", seed=-1).status_code == 200
 
 

@@ -215,6 +215,14 @@ def test_a_stream_is_kept_too(client: openai.OpenAI) -> None:
     assert kept.output_text == event.response.output_text  # type: ignore[union-attr]
 
 
+def test_what_is_not_kept_of_a_response_is_refused_with_the_reason(client: openai.OpenAI) -> None:
+    kept = ask(client)
+    with pytest.raises(openai.NotFoundError, match="the items of an input are not kept"):
+        list(client.responses.input_items.list(kept.id))
+    with pytest.raises(openai.NotFoundError, match="no response is made in the background"):
+        client.responses.cancel(kept.id)
+
+
 def test_what_is_deleted_or_was_never_kept_is_gone(client: openai.OpenAI) -> None:
     kept, other = ask(client), ask(client, store=False)
     client.responses.delete(kept.id)

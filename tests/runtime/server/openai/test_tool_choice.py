@@ -182,7 +182,8 @@ def test_what_is_chosen_must_be_there(http: httpx2.Client, path: str, fields: Js
         "/v1/messages": [{"name": "look", "input_schema": NO_ARGUMENTS}],
         "/v1/messages/count_tokens": [{"name": "look", "input_schema": NO_ARGUMENTS}],
     }
-    asked = {"model": "smollm2", "messages": messages, "input": "hi", "max_tokens": 5, "tools": tools[path], **fields}
+    most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    asked = {"model": "smollm2", "messages": messages, "input": "hi", most: 5, "tools": tools[path], **fields}
     answer = http.post(path, json=asked)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["message"].startswith("tool_choice")
