@@ -154,7 +154,7 @@ def _refuse(others: Mapping[str, Any]) -> None:
         if name in UNSUPPORTED:
             if value is None or value is False:
                 continue
-            raise InvalidRequestError(f"{name} is not supported: {UNSUPPORTED[name]}")
+            raise InvalidRequestError(f"{name} is not supported: {UNSUPPORTED[name]}", field=name)
         raise InvalidRequestError(f"generate has no {name!r}{did_you_mean(name, _KNOWN)} it takes {', '.join(_KNOWN)}")
 
 

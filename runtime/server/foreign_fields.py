@@ -39,7 +39,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "regex": Meaning(("regex", "guided_regex")),
     "ebnf": Meaning(("ebnf", "guided_grammar")),
     "choices": Meaning(("choices", "guided_choice")),
-    "json_schema": Meaning(("json_schema", "guided_json", "response_format", "text.format", "output_config.format")),
+    "json_schema": Meaning(
+        ("json_schema", "guided_json", "response_format", "output_format", "text.format", "output_config.format")
+    ),
     "structured_outputs": Meaning(("structured_outputs",)),
     "json_whitespace": Meaning(("json_whitespace",), GENERATE),
     "on_incomplete": Meaning(("on_incomplete",), GENERATE),
@@ -68,8 +70,11 @@ _TEXT_FORMAT = {"type": "text"}
 ASKS_FOR_NOTHING: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("n", "best_of"), (*_NOTHING, 1)),
     **dict.fromkeys(("min_tokens", "min_new_tokens"), (*_NOTHING, 0)),
-    **dict.fromkeys(("response_format", "text.format"), (*_NOTHING, _TEXT_FORMAT)),
+    **dict.fromkeys(("response_format", "output_format", "text.format"), (*_NOTHING, _TEXT_FORMAT)),
     "tool_choice": (*_NOTHING, "none", "auto"),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p"), (*_NOTHING, 0, 0.0)),
+    **dict.fromkeys(("repetition_penalty", "top_p"), (*_NOTHING, 1, 1.0)),
+    "top_k": (*_NOTHING, -1),
     "on_incomplete": (*_NOTHING, "return"),
     "json_whitespace": (*_NOTHING, "fixed"),
     "skip_special_tokens": (None, True),

@@ -33,6 +33,7 @@ def in_words_of(names: Mapping[str, str], messages_field: str | None) -> Iterato
             param = param and re.sub(pattern, name, param)
         if messages_field is not None:
             message = re.sub(r"messages\[(\d+)\]", r"message \1 of the conversation", message)
+            message = re.sub(r"^messages\b", messages_field, message)
         if messages_field is not None and param is not None and param.startswith("messages"):
             param = messages_field
         raise ApiError(

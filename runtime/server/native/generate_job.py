@@ -26,8 +26,8 @@ MAX_HEALABLE_CHARS = 64
 _OURS = frozenset({"rid", "priority", "cache_salt"})
 """What an offline engine has other ways for."""
 
-_NAMES = {r"\bmax_tokens\b": "max_new_tokens", r"^prompt_token_ids\b": "input_ids"}
-"""What others call fields of ours."""
+_NAMES = {r"(?<!no ')\bmax_tokens\b": "max_new_tokens", r"^prompt_token_ids\b": "input_ids"}
+"""What others call fields of ours; but who has no 'max_tokens' is told so."""
 
 T = TypeVar("T")
 

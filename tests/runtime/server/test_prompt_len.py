@@ -50,6 +50,7 @@ def test_a_long_text_is_not_tokenised(
     answer = httpx2.post(f"{serve(max_prompt_chars=1000).url}{path}", json=body)
     error = answer.json()["error"]
     assert answer.status_code == 400
+    assert error["message"].startswith(f"{param} has ")
     assert "characters, and this server tokenises 1000 at a time" in error["message"]
     assert error.get("param", param) == param
     assert not [text for text in encoded if LONG in text]

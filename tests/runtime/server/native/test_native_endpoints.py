@@ -231,3 +231,10 @@ def test_what_is_too_much_is_refused_before_anything_is_done(
         assert error["param"] == next(iter(body))
         as_much_as_goes = {"prompt": ["", "123456789"], "tokens": [[], [1] * 9], "segments": [{"text": ""}] * 10}
         post(http, path, 200, **{name: as_much_as_goes[name] for name in body})
+
+
+def test_a_refused_field_of_generate_is_called_as_the_client_called_it(http: httpx2.Client) -> None:
+    error = post(http, "/generate", 400, text="a", sampling_params={"max_tokens": 5})["error"]
+    assert "has no 'max_tokens'; here it is called 'max_new_tokens'" in error["message"]
+    error = post(http, "/generate", 400, text="a", lora_path="x")["error"]
+    assert error["param"] == "lora_path"
