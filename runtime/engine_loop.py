@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -158,7 +159,7 @@ class EngineLoop:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._wakeup = threading.Condition()
-        self._inbox: list[Callable[[], None]] = []
+        self._inbox: deque[Callable[[], None]] = deque()
         self._handles: dict[str, RequestHandle] = {}
         self._is_stopping = False
         self._is_cut_short = False
@@ -290,16 +291,17 @@ class EngineLoop:
     def _take_messages(self) -> bool:
         """Wait for something to do and carry out what was posted; False once the loop is to stop.
 
-        A method of its own so that the waiting thread holds on to no message, and through it to no request.
+        A method of its own so that the waiting thread holds on to no message, and through it to no request. After one
+        that raises the others stay in the inbox: there are requests among them that somebody waits for.
         """
         self._busy_since = None
         with self._wakeup:
             self._wakeup.wait_for(lambda: self._inbox or self._is_stopping or self._engine.has_work)
             self._busy_since = time.monotonic()
-            inbox, self._inbox = self._inbox, []
+            num_messages = len(self._inbox)
             is_stopping = self._is_stopping
-        for message in inbox:
-            message()
+        for _ in range(num_messages):
+            self._inbox.popleft()()
         return not is_stopping
 
     def _publish(self, chunks: list[OutputChunk]) -> None:
@@ -313,10 +315,8 @@ class EngineLoop:
         try:
             self._engine.close()
         finally:  # whatever happens, nobody is left waiting
-            with self._wakeup:
-                inbox, self._inbox = self._inbox, []
-            for message in inbox:
-                _run_safely(message)
+            while self._inbox:
+                _run_safely(self._inbox.popleft())
             handles, self._handles = self._handles, {}
             for handle in handles.values():
                 error = EngineStoppedError(f"request {handle.request.request_id} ended with the engine: {cause!r}")

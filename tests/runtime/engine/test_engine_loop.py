@@ -170,6 +170,24 @@ def test_a_broken_engine_hangs_nobody(make_engine, request_of):
         loop.submit(request_of("b", [1]))
 
 
+def test_what_comes_in_just_behind_a_message_that_breaks_the_engine_is_not_lost(make_engine, request_of):
+    loop = EngineLoop(make_engine())
+    gate = threading.Event()
+
+    def break_down(engine) -> None:
+        raise AssertionError("impossible")
+
+    loop.ask(lambda engine: gate.wait(30))
+    loop.tell(break_down)
+    handles = loop.submit_many([request_of("a", [1]), request_of("b", [1])])
+    answer = loop.ask(lambda engine: "answered")
+    gate.set()
+    for handle in handles:
+        with pytest.raises(EngineStoppedError, match="impossible"):
+            handle.result(timeout=30)
+    assert answer.result(timeout=30) == "answered"
+
+
 @pytest.mark.model
 def test_a_forked_process_is_told_and_ends():
     """In a process of its own, whose threads are not those of the test run."""
