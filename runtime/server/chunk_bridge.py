@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+
+logger = logging.getLogger(__name__)
 
 
 class ChunkBridge:
@@ -32,4 +35,7 @@ class ChunkBridge:
     def _deliver(self) -> None:
         self._is_awake = False  # first: who posts from now on wakes the loop again
         while self._calls:
-            self._calls.popleft()()
+            try:
+                self._calls.popleft()()
+            except Exception:  # it must not hold up what others wait for
+                logger.exception("What came of a step could not be passed on")

@@ -247,10 +247,12 @@ class EngineService:
 
     def _follow(self, live: LiveRequests, idx: int, handle: RequestHandle, *, is_streamed: bool) -> None:
         def take(chunk: OutputChunk) -> None:
-            if chunk.output is not None:
-                for listener in self.finished:
-                    listener(handle.request, chunk.output)
-            live.take(idx, chunk)
+            try:
+                if chunk.output is not None:
+                    for listener in self.finished:
+                        listener(handle.request, chunk.output)
+            finally:
+                live.take(idx, chunk)
 
         def on_chunk(chunk: OutputChunk) -> None:
             if is_streamed or chunk.output is not None:

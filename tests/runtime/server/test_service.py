@@ -13,6 +13,7 @@ import pytest
 from ramet import LLM, SamplingParams
 from ramet.runtime.batch import Batch
 from ramet.runtime.errors import InvalidRequestError, RequestFailedError
+from ramet.runtime.outputs import RequestOutput
 from ramet.runtime.request import Request
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import ApiError, as_api_error
@@ -265,3 +266,21 @@ def test_names_find_the_requests_of_their_tenant_only(smollm2: LLM) -> None:
         assert service.abort("me", None) == 0
 
     run(smollm2, work)
+
+
+def test_a_listener_that_raises_keeps_no_answer_back(smollm2: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: Request, output: RequestOutput) -> None:
+        raise ValueError("impossible")
+
+    async def work(service: EngineService) -> None:
+        service.finished.append(fail)
+
+        def make(preparation: Preparation) -> list[Request]:
+            return [request(smollm2, text, SamplingParams(max_tokens=2)) for text in ("Once", "Twice")]
+
+        async with await service.submit(make, 2, tenant="") as live:
+            outputs = await asyncio.wait_for(live.outputs(), timeout=60)
+        assert [output.finished for output in outputs] == [True, True]
+
+    run(smollm2, work)
+    assert sum("passed on" in record.getMessage() for record in caplog.records) == 2
