@@ -348,7 +348,7 @@ def test_one_odd_item_does_not_end_the_others(tmp_path: Path) -> None:
     states = program.run_batch([(idx,) for idx in range(8)], backend=MockBackend(), journal=path)
     assert [state["x"] for state in states if state.error() is None] == ["ok"] * 7
     assert "raised MuteError: <a MuteError whose message cannot be shown>" in str(states[5].error())
-    assert [record["item"] for record in records_of(path)] == [4, 5, 6, 7]
+    assert sorted(record["item"] for record in records_of(path)) == [4, 5, 6, 7]
     assert states.summary.num_unkept == 4
     for argument in (10**5000, Unshowable()):
         with pytest.raises(InvalidProgramError, match="must be data: item 0: ValueError"):
