@@ -312,11 +312,11 @@ class EngineLoop:
             handle.publish(chunk)
 
     def _end_all(self, cause: BaseException) -> None:
+        while self._inbox:  # left behind one that raised; they find an engine that is not closed yet
+            _run_safely(self._inbox.popleft())
         try:
             self._engine.close()
         finally:  # whatever happens, nobody is left waiting
-            while self._inbox:
-                _run_safely(self._inbox.popleft())
             handles, self._handles = self._handles, {}
             for handle in handles.values():
                 error = EngineStoppedError(f"request {handle.request.request_id} ended with the engine: {cause!r}")

@@ -171,8 +171,16 @@ def test_a_broken_engine_hangs_nobody(make_engine, request_of):
 
 
 def test_what_comes_in_just_behind_a_message_that_breaks_the_engine_is_not_lost(make_engine, request_of):
-    loop = EngineLoop(make_engine())
+    engine = make_engine()
+    loop = EngineLoop(engine)
     gate = threading.Event()
+    order: list[str] = []
+
+    def close(close=engine.close) -> None:
+        order.append("closed")
+        close()
+
+    engine.close = close
 
     def break_down(engine) -> None:
         raise AssertionError("impossible")
@@ -180,12 +188,14 @@ def test_what_comes_in_just_behind_a_message_that_breaks_the_engine_is_not_lost(
     loop.ask(lambda engine: gate.wait(30))
     loop.tell(break_down)
     handles = loop.submit_many([request_of("a", [1]), request_of("b", [1])])
-    answer = loop.ask(lambda engine: "answered")
+    answer = loop.ask(lambda engine: order.append("asked"))
     gate.set()
     for handle in handles:
         with pytest.raises(EngineStoppedError, match="impossible"):
             handle.result(timeout=30)
-    assert answer.result(timeout=30) == "answered"
+    answer.result(timeout=30)
+    loop.shutdown()
+    assert order == ["asked", "closed"]
 
 
 @pytest.mark.model
