@@ -130,10 +130,13 @@ class GrammarCompiler:
                 f"{len(self._overdue)} grammars that take too long are still being compiled: try again later"
             )
         future: Future[_Entry] = Future()
-        self._running[spec] = future
         thread = threading.Thread(target=self._run, args=(spec, backend, future), name="ramet-grammar", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise GrammarBudgetError(f"{spec.kind} cannot be compiled now, try again later: {error}") from None
+        self._running[spec] = future
         self._threads.add(thread)
-        thread.start()
         return future
 
     def _run(self, spec: GrammarSpec, backend: GrammarBackend, future: Future[_Entry]) -> None:
@@ -142,7 +145,7 @@ class GrammarCompiler:
             entry = _Entry(grammar, None, grammar.num_bytes)
         except GrammarError as error:
             entry = _Entry(None, _without_past(error), _REFUSAL_BYTES)
-        except Exception as error:
+        except BaseException as error:  # as a panic of a library in Rust is
             logger.warning("The compilation of a grammar failed", exc_info=error)
             refusal = GrammarError(f"{spec.kind} cannot be enforced: its compilation failed with {error!r:.1000}")
             entry = _Entry(None, refusal, _REFUSAL_BYTES)

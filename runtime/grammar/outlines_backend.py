@@ -83,12 +83,12 @@ class OutlinesBackend:
 
 def _in_time(build: Callable[[], _T], deadline: float) -> _T:
     """What `build` returns, or an error of ours."""
-    results: list[_T | Exception] = []
+    results: list[_T | BaseException] = []
 
     def run() -> None:
         try:
             results.append(build())
-        except Exception as error:  # reported by the caller's thread
+        except BaseException as error:  # reported by the caller's thread; a panic in Rust is no Exception
             results.append(error)
 
     thread = Thread(target=run, name="ramet-outlines", daemon=True)
@@ -96,7 +96,7 @@ def _in_time(build: Callable[[], _T], deadline: float) -> _T:
     thread.join(max(0.0, deadline - time.monotonic()))
     if not results:
         raise GrammarBudgetError(f"outlines-core takes more than {MAX_SECONDS:g} seconds; use the default backend")
-    if isinstance(results[0], Exception):
+    if isinstance(results[0], BaseException):
         # outlines-core has one type of error; only its text tells a token that is missing from anything else.
         error_type = GrammarVocabularyError if "vocabulary" in str(results[0]).lower() else GrammarError
         raise error_type(f"outlines-core cannot build its table: {results[0]}") from results[0]

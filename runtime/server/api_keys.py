@@ -55,7 +55,8 @@ def named_key(given: str, usual_name: str) -> tuple[str, str]:
     all of it is the key.
 
     Raises:
-        InvalidConfigError: the key is too short, or what is before a "=" is no name. The message has nothing of either.
+        InvalidConfigError: the key is too short or fits into no header, or what is before a "=" is no name. The message
+            has nothing of either.
     """
     name, _, key = given.partition("=")
     is_named = bool(key.strip("="))
@@ -71,5 +72,9 @@ def named_key(given: str, usual_name: str) -> tuple[str, str]:
         raise InvalidConfigError(
             f"{usual_name} has {counted(len(key), 'character')}{where}, and a KEY, alone or in NAME=KEY, must have at "
             f"least {MIN_KEY_CHARS}{advice}"
+        )
+    if key != key.strip() or not key.isprintable():
+        raise InvalidConfigError(
+            f"{usual_name} begins or ends with a space, or has a character that cannot be seen, which no header carries"
         )
     return name, key

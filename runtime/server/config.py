@@ -9,6 +9,8 @@ from ..errors import InvalidConfigError
 from .api_keys import named_keys
 
 MIB = 1 << 20
+MIN_HEADER_BYTES = 1024
+"""With less, usual clients do not come in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class ServerConfig:
             was loaded by.
         max_body_bytes: of one request, of HTTP and of gRPC; larger ones get 413. Nothing else runs while a body is
             read as JSON: 8 MiB of token ids take a quarter of a second.
-        max_header_bytes: of one HTTP request, its first line included; larger ones get 431.
+        max_header_bytes: of one HTTP request, its first line included; larger ones get 431. At least 1024.
         max_total_body_bytes: of all requests that are not answered yet; more get 429. What is made of a body takes
             many times its size, so this bounds the server's memory.
         max_n: samples of one request, `n` and `best_of` alike.
@@ -95,7 +97,8 @@ class ServerConfig:
             if "" in values:
                 raise InvalidConfigError(f"{name} has an empty text: leave it out")
         object.__setattr__(self, "allowed_origins", tuple(map(_as_browsers_send, self.allowed_origins)))
-        for name in ("max_body_bytes", "max_header_bytes", "max_total_body_bytes"):
+        _check_count("max_header_bytes", self.max_header_bytes, MIN_HEADER_BYTES)
+        for name in ("max_body_bytes", "max_total_body_bytes"):
             _check_count(name, getattr(self, name), 1)
         for name in ("max_n", "max_prompts", "max_connections"):
             _check_count(name, getattr(self, name), 1)

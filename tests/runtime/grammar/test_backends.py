@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import random
 import re
+import threading
 import weakref
 
 import numpy as np
 import pytest
 
 from ramet.grammar_spec import GrammarSpec
+from ramet.runtime.grammar import outlines_backend
 from ramet.runtime.grammar.backend import GrammarBackend
-from ramet.runtime.grammar.compiler import GrammarCompiler
+from ramet.runtime.grammar.compiler import MAX_OVERDUE, GrammarCompiler
 from ramet.runtime.grammar.errors import GrammarError, UnsupportedRegexError
-from ramet.runtime.grammar.interface import GrammarState
+from ramet.runtime.grammar.interface import Grammar, GrammarState
+from ramet.runtime.grammar.outlines_backend import OutlinesBackend
 from ramet.runtime.grammar.registry import GRAMMAR_BACKENDS
 from ramet.runtime.grammar.vocabulary import GrammarVocabulary
 from ramet.runtime.tokenizer import Tokenizer, load_tokenizer
@@ -158,3 +161,48 @@ def test_a_kept_refusal_holds_nothing_of_those_who_met_it(vocabulary):
     gc.collect()
     assert len(messages) == compiler.num_cached == 1
     assert [body() for body in gone] == [None, None]
+
+
+class Panic(BaseException):
+    """Libraries in Rust raise such, which are no Exceptions."""
+
+
+class PanickingBackend:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        pass
+
+    def compile(self, spec: GrammarSpec) -> Grammar:
+        raise Panic("index out of bounds")
+
+
+def test_a_library_that_panics_refuses_the_grammar_at_once(vocabulary, monkeypatch, caplog):
+    monkeypatch.setitem(GRAMMAR_BACKENDS, "outlines", PanickingBackend)
+    compiler = GrammarCompiler(vocabulary)
+    for idx in range(2 * MAX_OVERDUE):
+        with pytest.raises(GrammarError, match="index out of bounds"):
+            compiler.compile(GrammarSpec("regex", f"a{idx}", backend="outlines"))
+    assert compiler.compile(GrammarSpec("regex", "a"))
+    assert len(caplog.records) == 2 * MAX_OVERDUE
+
+
+def test_outlines_that_panics_is_no_matter_of_time(vocabulary, monkeypatch):
+    def panic(*arguments: object) -> None:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(outlines_backend, "Index", panic)
+    with pytest.raises(GrammarError, match="cannot build its table: index out of bounds"):
+        OutlinesBackend(vocabulary).compile(GrammarSpec("regex", "ab"))
+
+
+def test_a_grammar_may_be_tried_again_when_there_was_no_thread_for_it(vocabulary, monkeypatch):
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    compiler, spec = GrammarCompiler(vocabulary), GrammarSpec("regex", "abc")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", NoThread)
+        with pytest.raises(GrammarError, match="try again later: can't start new thread"):
+            compiler.compile(spec)
+    assert compiler.compile(spec)
+    compiler.close()

@@ -7,6 +7,9 @@ import logging
 import httpx2
 import pytest
 
+from ramet.runtime.errors import InvalidConfigError
+from ramet.runtime.server.config import ServerConfig
+
 from .conftest import Serve
 
 pytestmark = pytest.mark.model
@@ -138,3 +141,8 @@ def test_who_is_no_admin_is_told_why(serve: Serve) -> None:
     assert answer.status_code == 403
     message = "/flush_cache is for admin keys only: it acts on, or tells of, what is others'"
     assert answer.json()["error"]["message"] == message
+
+
+def test_headers_are_not_bounded_below_what_clients_send() -> None:
+    with pytest.raises(InvalidConfigError, match="max_header_bytes=1023 must be an integer of at least 1024"):
+        ServerConfig(max_header_bytes=1023)

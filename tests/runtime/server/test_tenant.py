@@ -134,6 +134,16 @@ def test_what_is_no_name_is_no_part_of_a_key_either(name: str) -> None:
     assert "SECRET" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text", [" SECRETKEY123", "SECRETKEY123 ", "a=SECRETKEY123\t", "SECRET\nKEY123", "SECRET\0KEY"]
+)
+def test_a_key_that_no_header_carries_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"^api_keys: .* begins or ends with a space, or has") as caught:
+        tenants(text)
+    assert "SECRET" not in str(caught.value)
+    assert tenants("SECRET KEY").find(["SECRET KEY"]).name == "key-1"
+
+
 @pytest.mark.parametrize(("option", "usual_name"), [("api_keys", "key-1"), ("admin_api_keys", "admin-1")])
 def test_a_short_key_is_refused_by_the_option_that_it_was_given_with(option: str, usual_name: str) -> None:
     for text, num_chars in (("short12", "7 characters"), ("x", "1 character,"), ("name=", "5 characters")):
