@@ -19,6 +19,10 @@ class InvalidRequestError(RametError, ValueError):
         self.field = field
 
 
+class ContextLimitError(InvalidRequestError):
+    """The prompt, and what is to be generated, are longer together than the model's context."""
+
+
 class InvalidConfigError(RametError, ValueError):
     """An engine option is out of range or contradicts another one."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..radix.retention import RetentionRange
 from ..sampling_params import SamplingParams
-from .errors import InvalidRequestError
+from .errors import ContextLimitError, InvalidRequestError
 from .request import Request
 from .request_program import RequestProgram
 
@@ -103,8 +103,13 @@ def _check_lengths(request: Request, limits: RequestLimits) -> None:
         what = f"prompt of {prompt_len} tokens plus max_tokens={max_tokens}"
         what_most = f"prompt of {prompt_len} tokens plus max_tokens={most}"
     if prompt_len + max_tokens > limits.max_model_len:
-        raise InvalidRequestError(
-            f"{what} exceeds the context limit of {limits.max_model_len} tokens: shorten the prompt or {shorter}",
+        is_prompt_alone = prompt_len >= limits.max_model_len and not request.continuations
+        if is_prompt_alone:
+            what = f"prompt of {prompt_len} tokens"
+        exceeded = "leaves no room in" if is_prompt_alone and prompt_len == limits.max_model_len else "exceeds"
+        raise ContextLimitError(
+            f"{what} {exceeded} the context limit of {limits.max_model_len} tokens: shorten the prompt"
+            f"{'' if is_prompt_alone else f' or {shorter}'}",
             field="prompt" if prompt_len >= limits.max_model_len else field,
         )
     if prompt_len + max_tokens > limits.num_slots:

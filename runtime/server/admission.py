@@ -52,7 +52,11 @@ class Admission:
             raise shutting_down()
         if num_sequences > self.max_live:
             asked = counted(num_sequences, "sample")
-            raise ApiError(400, f"the request has {asked}, and this server takes {self.max_live}")
+            raise ApiError(
+                400,
+                f"the request has {asked}, and this server takes {self.max_live}: ask in parts, or start it with a "
+                "larger --max-waiting-sequences",
+            )
         if self.num_live + num_sequences > self.max_live:
             self.num_rejected += 1
             live = counted(self.num_live, "sample")

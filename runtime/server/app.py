@@ -133,7 +133,9 @@ async def _on_http_error(http: Request, error: Exception) -> Response:
         message, meant = not_found(path, _PATHS)
     elif error.status_code == 405:
         message = f"{path:.100} is not used with {http.method:.20}"
-    return error_response(meant or path, ApiError(error.status_code, message))
+    answer = error_response(meant or path, ApiError(error.status_code, message))
+    answer.headers.update(error.headers or {})  # of a 405 the methods that it is used with
+    return answer
 
 
 async def _on_api_error(http: Request, error: Exception) -> Response:

@@ -43,6 +43,8 @@ def error_response(path: str, error: ApiError) -> Response:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if error.status == 504:  # clients of both kinds obey it: they would have the same computed again, for as long
+        headers["x-should-retry"] = "false"
     return Response(to_json(error_body(path, error)), error.status, headers, "application/json")
 
 

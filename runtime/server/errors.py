@@ -12,7 +12,7 @@ from ...chat_message import ChatTemplateError
 from ...grammar_spec import InvalidGrammarSpecError
 from ...json_depth import MAX_JSON_DEPTH
 from ...sampling_params import InvalidSamplingParamsError
-from ..errors import EngineStoppedError, InvalidRequestError, RequestAbortedError, RequestUnmetError
+from ..errors import ContextLimitError, EngineStoppedError, InvalidRequestError, RequestAbortedError, RequestUnmetError
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -20,6 +20,8 @@ _NAMED_FAULTS = (InvalidSamplingParamsError, InvalidGrammarSpecError, ChatTempla
 """Of a request, whose messages name the field; the last is that a text of it has half of a surrogate pair."""
 _NUM_END_LINES = 60
 """Of a traceback, at its beginning and at its end: one of endless calls has thousands."""
+CONTEXT_CODE = "context_length_exceeded"
+"""Clients that make a conversation shorter and try again know OpenAI's code, and of Anthropic's error the text."""
 
 
 class ApiError(Exception):
@@ -91,7 +93,8 @@ def foreseen(error: BaseException) -> ApiError | None:
     if isinstance(error, RecursionError):  # whoever walked through the body was not the one to blame
         return too_deep("the body")
     if isinstance(error, InvalidRequestError):
-        return ApiError(400, str(error), param=error.field or _field_named(str(error)))
+        code = CONTEXT_CODE if isinstance(error, ContextLimitError) else None
+        return ApiError(400, str(error), param=error.field or _field_named(str(error)), code=code)
     if isinstance(error, _NAMED_FAULTS):
         param = "messages" if isinstance(error, ChatTemplateError) else None
         return ApiError(400, str(error), param=_field_named(str(error)) or param)
@@ -122,7 +125,8 @@ def anthropic_body(error: ApiError) -> Json:
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
     kinds |= {429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    message = f"prompt is too long: {error.message}" if error.code == CONTEXT_CODE else error.message
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 ERROR_BODIES: Mapping[str, Callable[[ApiError], Json]] = {"/v1/messages": anthropic_body, "": openai_body}

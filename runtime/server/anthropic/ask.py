@@ -94,7 +94,7 @@ def _function(where: str, tool: Tool) -> dict[str, Any]:
 def _tool_choice(given: GivenChoice | None) -> ToolChoice:
     if given is None:
         return ToolChoice()
-    is_single = given.disable_parallel_tool_use
+    is_single = bool(given.disable_parallel_tool_use)
     match given.type:
         case "tool":
             if given.name is None:

@@ -47,7 +47,7 @@ class Tool(_Model):
 class GivenChoice(_Model):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: bool = False
+    disable_parallel_tool_use: bool | None = None
 
 
 class JsonFormat(_Model):

@@ -108,6 +108,12 @@ class CallReader:
         self._buffer = ""
 
     @property
+    def is_inside_mark(self) -> bool:
+        """The text so far ends with what nobody writes but at the beginning of a call. (The first character of a mark
+        is one of the usual ones.)"""
+        return self._place is _Place.CONTENT and self._num_mark_chars() > 1
+
+    @property
     def is_behind_call(self) -> bool:
         """The text so far ends with a whole call."""
         return self.num_calls > 0 and self._place is _Place.CONTENT and not self._buffer and not self._has_later_content

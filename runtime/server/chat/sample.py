@@ -27,6 +27,7 @@ class Sample:
         self._reader = reader
         self._stop_token_ids = stop_token_ids
         self._is_json = is_json
+        self._is_call_given_up = False
         self._num_tokens = 0
         self._token_ids: tuple[int, ...] = ()
         self._logprobs: tuple[TokenLogprobs, ...] = ()
@@ -89,7 +90,10 @@ class Sample:
             return
         yield from self._reader.feed(chunk.text)
         if chunk.finish_reason is not None:
-            yield from self._reader.finish(is_cut=chunk.finish_reason is FinishReason.LENGTH)
+            # The engine ends a text in the middle of a mark where the call would not fit into max_tokens.
+            self._is_call_given_up = self._ends_with_stop_token(chunk) and self._reader.is_inside_mark
+            is_cut = chunk.finish_reason is FinishReason.LENGTH or self._is_call_given_up
+            yield from self._reader.finish(is_cut=is_cut)
 
     def _event(self, piece: Piece) -> ChatEvent:
         call_idx = self._reader.num_calls - 1 if self._reader is not None else 0
@@ -108,6 +112,8 @@ class Sample:
             return "length"
         has_calls = self._reader is not None and self._reader.num_calls > 0
         is_behind_call = self._reader is not None and self._reader.is_behind_call
+        if self._is_call_given_up and not is_behind_call:
+            return "length"
         is_whole = chunk.complete is True and (is_behind_call or (self._is_json and not has_calls))
         if chunk.finish_reason is FinishReason.LENGTH and not is_whole:
             return "length"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, WithJsonSchema
 
@@ -44,6 +45,11 @@ Messages = Annotated[
 
 class ChatCompletionRequest(SharedFields):
     """As OpenAI's, with the extensions of vLLM and SGLang."""
+
+    CALLED_HERE: ClassVar[Mapping[str, str]] = {
+        **SharedFields.CALLED_HERE,
+        "system": "a message whose role is 'system'",
+    }
 
     messages: Messages
     max_completion_tokens: int | None = Field(None, ge=1)

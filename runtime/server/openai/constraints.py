@@ -24,6 +24,7 @@ class ConstrainedFields(Protocol):
 
 _ANY_OBJECT = {"type": "object"}
 _STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices", "grammar": "ebnf"}
+_STRUCTURED_NAMES = (*_STRUCTURED, "json_object", "structural_tag")
 
 
 def constraint_of(request: ConstrainedFields) -> dict[str, Any]:
@@ -69,14 +70,14 @@ def _response_format(given: object) -> Any:
         return _ANY_OBJECT if schema is None else _checked("response_format.schema", schema)
     if kind == "json_schema":
         inner = fields.get("json_schema")
-        if not isinstance(inner, Mapping):
+        if not isinstance(inner, Mapping) or inner.get("schema") is None:
             raise ApiError(
                 400,
-                f"response_format.json_schema={inner!r:.80} must be {{'name': ..., 'schema': {{...}}}}",
+                f"response_format.json_schema={inner!r:.80} must be {{'name': ..., 'schema': {{...}}}}; any object is "
+                "{'type': 'json_object'}",
                 param="response_format.json_schema",
             )
-        schema = inner.get("schema")
-        return _ANY_OBJECT if schema is None else _checked("response_format.json_schema.schema", schema)
+        return _checked("response_format.json_schema.schema", inner["schema"])
     raise ApiError(
         400,
         f"response_format={given!r:.80} must be {{'type': 'text'}}, {{'type': 'json_object'}} or "
@@ -91,6 +92,12 @@ def _structured(given: object) -> Iterator[tuple[str, str, Any]]:
         return
     if not isinstance(given, Mapping):
         raise ApiError(400, f"structured_outputs={given!r:.80} must be an object", param="structured_outputs")
+    if given and given.keys().isdisjoint(_STRUCTURED_NAMES):
+        raise ApiError(
+            400,
+            f"structured_outputs={given!r:.80} has none of {', '.join(_STRUCTURED_NAMES)}: it must have one",
+            param="structured_outputs",
+        )
     for name, field in _STRUCTURED.items():
         yield f"structured_outputs.{name}", field, given.get(name)
     if given.get("json_object"):

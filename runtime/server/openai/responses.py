@@ -126,6 +126,8 @@ async def create_response(
 @router.get("/{response_id}")
 async def get_response(response_id: str, http: HttpRequest, service: Service, tenant: Caller) -> Response:
     """A response that was kept."""
+    if http.query_params.get("stream", "false").lower() not in ("false", "0"):
+        raise ApiError(400, "stream: a response that was kept is not streamed again; leave it out", param="stream")
     stored = _store(http).get(tenant.namespace_id, response_id)
     if stored is None:
         raise _not_kept(404, response_id, "response_id", "not_found")

@@ -67,7 +67,10 @@ class FunctionTool(_Model):
 class ResponsesBody(EngineFields):
     """One request for a response."""
 
-    CALLED_HERE: ClassVar[Mapping[str, str]] = {"structured_outputs": "text.format, regex, ebnf or choices"}
+    CALLED_HERE: ClassVar[Mapping[str, str]] = {
+        "structured_outputs": "text.format, regex, ebnf or choices",
+        "logprobs": "include=['message.output_text.logprobs']",
+    }
 
     model: str | None = None
     input: Items | None = None

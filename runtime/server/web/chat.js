@@ -117,6 +117,7 @@ export class Chat {
       body = this.#body();
     } catch (error) {
       if (!(error instanceof SettingError)) throw error;
+      this.#messages.push({role: 'error', error});
       this.#draw();
       this.#server.openSettings();
       showSettingError(error);

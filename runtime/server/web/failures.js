@@ -2,10 +2,11 @@
 
 import {el} from './dom.js';
 import {ApiFailure} from './api.js';
+import {SettingError} from './settings.js';
 
 /** A box that says what went wrong; `retry` adds a button, which counts down where the server asks to wait. */
 export function failureBox(error, {retry, askKey} = {}) {
-  const title = error instanceof ApiFailure ? error.title : 'Something went wrong in this page';
+  const title = error instanceof ApiFailure || error instanceof SettingError ? error.title : 'Something went wrong in this page';
   const box = el('div', {class: 'failure', role: 'alert'}, el('b', {}, title), el('p', {}, error.message));
   if (error.param) box.append(el('p', {class: 'muted'}, 'Field: ', el('code', {}, error.param)));
   const actions = el('div', {class: 'actions'});

@@ -4,7 +4,7 @@ import {byId, el} from './dom.js';
 
 const NUMBERS = [
   {name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, hint: '1'},
-  {name: 'max_tokens', label: 'Max tokens', min: 1, step: 1, hint: 'as fits'},
+  {name: 'max_tokens', label: 'Max tokens', min: 1, step: 1, hint: 'as fits, or 64'},
   {name: 'top_p', label: 'Top p', min: 0.01, max: 1, step: 0.01, hint: '1'},
   {name: 'top_k', label: 'Top k', min: 0, step: 1, hint: 'all'},
   {name: 'min_p', label: 'Min p', min: 0, max: 1, step: 0.01, hint: '0'},
@@ -38,6 +38,7 @@ const TOOLS_SAMPLE = JSON.stringify([{
 export class SettingError extends Error {
   constructor(field, message) {
     super(message);
+    this.title = 'Not sent: a setting is wrong';
     this.field = field;
   }
 }
