@@ -48,7 +48,7 @@ class ChatCompletionRequest(SharedFields):
 
     CALLED_HERE: ClassVar[Mapping[str, str]] = {
         **SharedFields.CALLED_HERE,
-        "system": "a message whose role is 'system'",
+        "system": "messages, one of them with the role 'system'",
     }
 
     messages: Messages

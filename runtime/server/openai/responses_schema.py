@@ -69,7 +69,7 @@ class ResponsesBody(EngineFields):
 
     CALLED_HERE: ClassVar[Mapping[str, str]] = {
         "structured_outputs": "text.format, regex, ebnf or choices",
-        "logprobs": "include=['message.output_text.logprobs']",
+        "logprobs": "top_logprobs, and include=['message.output_text.logprobs']",
     }
 
     model: str | None = None

@@ -146,3 +146,8 @@ def test_who_is_no_admin_is_told_why(serve: Serve) -> None:
 def test_headers_are_not_bounded_below_what_clients_send() -> None:
     with pytest.raises(InvalidConfigError, match="max_header_bytes=1023 must be an integer of at least 1024"):
         ServerConfig(max_header_bytes=1023)
+
+
+def test_a_405_says_what_the_path_is_used_with(http: httpx2.Client) -> None:
+    answer = http.get("/v1/completions")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

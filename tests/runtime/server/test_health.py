@@ -76,6 +76,7 @@ def test_the_time_limit_of_a_request_holds_in_a_hung_step(serve_plain: Serve, ga
         streamed = client.post("/plain", json={"stream": True})
     for answer in (whole, streamed):
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+        assert answer.headers["x-should-retry"] == "false"  # what took too long once would again
     assert server.service.admission.num_live == 2
     gate.open()
     give_up_at = time.monotonic() + 30

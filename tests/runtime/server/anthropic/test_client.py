@@ -243,7 +243,7 @@ def test_a_client_that_leaves_frees_everything(client: anthropic.Anthropic, serv
         ({"tools": [WEATHER, WEATHER]}, r"tools\[1\].name='get_weather' is the name of another"),
         (
             {"messages": [{"role": "user", "content": "word " * 9000}], "max_tokens": 30},
-            "[0-9]+ tokens plus max_tokens=30 ",
+            "prompt is too long: prompt of [0-9]+ tokens exceeds the context limit of 8192 tokens: shorten the prompt'",
         ),
         ({"stop_sequences": [1]}, r"stop_sequences\[0\]: "),
     ],

@@ -339,6 +339,12 @@ def test_json_that_cannot_end_in_time_is_cut_off_and_says_so(http: httpx2.Client
         ({"tools": [NOOP], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"type": "object"}}},
+            "response_format.json_schema",
+        ),
+        ({"structured_outputs": {"regx": "a"}}, "structured_outputs"),
         ({"guided_json": {"type": "wrong"}}, "guided_json"),
         ({"guided_regex": "("}, "guided_regex"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
@@ -358,6 +364,12 @@ def test_wrong_values_are_refused_by_name(
     answer = post(http, **fields, stream=stream)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (404 if "model" in fields else 400, param), error
+
+
+def test_a_prompt_too_long_has_the_code_that_clients_know(http: httpx2.Client) -> None:
+    error = post(http, messages=[{"role": "user", "content": "hi " * 9000}]).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert error["message"].endswith("tokens exceeds the context limit of 8192 tokens: shorten the prompt")
 
 
 def test_unknown_fields_are_accepted(http: httpx2.Client) -> None:
