@@ -134,7 +134,8 @@ def _stop(reason: str | None, sequence: str | None = None) -> Json:
 
 def _stop_of(envelope: Envelope, end: SampleEnd, *, has_calls: bool) -> Json:
     if end.finish == "length":
-        is_asked_for = end.num_tokens >= envelope.max_tokens
+        # A call that would not have fitted into max_tokens ends earlier, and the engine calls that "stop".
+        is_asked_for = end.num_tokens >= envelope.max_tokens or end.reason == "stop"
         return _stop("max_tokens" if is_asked_for else "model_context_window_exceeded")
     if has_calls:
         return _stop("tool_use")

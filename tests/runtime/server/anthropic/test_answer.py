@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,7 +60,8 @@ def test_a_message_of_text() -> None:
         (end("stop", "END"), 8, "stop_sequence", "END"),
         (end("stop", 2), 8, "end_turn", None),
         (end("length"), 8, "max_tokens", None),
-        (end("length"), 9, "model_context_window_exceeded", None),
+        (replace(end("length"), reason="length"), 9, "model_context_window_exceeded", None),
+        (replace(end("length"), reason="stop"), 9, "max_tokens", None),
     ],
 )
 def test_stop_reasons(ended: SampleEnd, max_tokens: int, reason: str, sequence: str | None) -> None:
