@@ -139,4 +139,4 @@ def test_a_failed_item_makes_the_status_one(task: str, capsys: pytest.CaptureFix
     long_item = {**ITEMS[0], "country": "word " * 300}
     path.write_text("".join(json.dumps(item) + "\n" for item in [*ITEMS, long_item]), encoding="utf-8")
     assert main(["eval", task, "--no-progress", "--num-shots", "0", "--max-model-len", "128"]) == 1
-    assert "1 item failed and counted in no metric; the first, item 4: InvalidRequestError" in capsys.readouterr().out
+    assert "1 item failed and counted in no metric; the first, item 4: ContextLimitError" in capsys.readouterr().out

@@ -177,7 +177,7 @@ def test_an_item_beyond_the_context_fails_alone() -> None:
     with LLM("smollm2", max_model_len=128) as llm:
         result = evaluate(capitals(items=items, num_shots=0), llm)
     assert [item.error is None for item in result.items] == [True, True, False]
-    assert "InvalidRequestError" in str(result.items[2].error)
+    assert "ContextLimitError" in str(result.items[2].error)
     assert result.metrics["acc"].num_items == 2
 
 
