@@ -237,7 +237,7 @@ class EngineLoop:
             return
         with self._wakeup:
             self._is_stopping = True
-            self._wakeup.notify()
+            self._wakeup.notify_all()
         if threading.current_thread() is self._thread:
             return
         if cut_short is not None:
@@ -256,7 +256,7 @@ class EngineLoop:
             if self._is_stopping:
                 raise EngineStoppedError("the engine was shut down; create a new LLM")
             self._inbox.append(message)
-            self._wakeup.notify()
+            self._wakeup.notify_all()
 
     def _post_abort(self, request_id: str) -> None:
         try:
